@@ -1,4 +1,4 @@
-"""Describe the table of a plan for reports, which know neither studies nor plans."""
+"""Describe the table of a plan as a `TableSpec`, because the package `reports` imports neither studies nor plans."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -12,7 +12,7 @@ from reports.spec.table_spec import CODE_LINES, Note, RowSpec, TableRun, TableSp
 
 
 def table_spec(plan: Plan, metrics: Sequence[Column] = ()) -> TableSpec:
-    """Return the table of a plan's rows. metrics: the columns of the task, or those that the study declares."""
+    """Return the specification of a plan's table. metrics: the columns of the task, or those declared by the study."""
     study, profile = plan.study, plan.study.profiles[plan.profile]
     planned = {row.variation.key: row for row in plan.rows}
     runs: dict[str, list[TableRun]] = {}
@@ -61,7 +61,7 @@ def table_spec(plan: Plan, metrics: Sequence[Column] = ()) -> TableSpec:
 
 
 def _facts(row: PlannedRow, study: Study) -> dict[str, Any]:
-    """Values of the row beside its settings that the study prints as columns."""
+    """Return the values that the study prints as columns of this row and that are not settings."""
     printed = CODE_LINES in study.columns and CODE_LINES not in setting_names(type(row.config))
     return {CODE_LINES: row.trainer.lines} if printed else {}
 
@@ -71,9 +71,9 @@ def _run(run: PlannedRun) -> TableRun:
 
 
 def _notes(plan: Plan) -> Iterator[Note]:
-    """Yield the notes of the study, of its rows and of the plan, without the state of base's code.
+    """Yield the notes of the study, of its rows and of the plan, except the study's `code_note`.
 
-    That note is for the reader of a plan: the table's numbers are of the code that the runs recorded.
+    `code_note` describes the present code of base. The table's numbers belong to the code that the runs recorded.
     """
     of_profile = plan.study.profiles[plan.profile].notes
     yield from (Note(text, "study") for text in plan.study.notes)

@@ -1,4 +1,4 @@
-"""Rows that are made of another row: ensembles of its trainings, and branches, which begin with them."""
+"""Rows that use the trainings of another row: ensembles average them, and branches continue them."""
 
 import contextlib
 
@@ -11,10 +11,10 @@ from experiments.tasks.base import Task
 
 
 def as_run(study: Study, row: Variation) -> Variation:
-    """The row with all settings that its runs have: those of the row that it names, and its own.
+    """Return the row with all settings of its runs: the settings of the named row, and those of the row itself.
 
-    What an ensemble sets itself (how it is decoded) or a branch (how it goes on) replaces what that row sets. A branch
-    has the seeds of its parent run, unless it says how many.
+    A setting of the ensemble (about decoding) or of the branch (about the continued training) replaces the same setting
+    of the named row. A branch has the seeds of its parent run, unless the branch sets `seeds`.
     """
     named = row.ensemble.of if row.ensemble else row.branch.row if row.branch else None
     if named is None:
@@ -32,16 +32,19 @@ def as_run(study: Study, row: Variation) -> Variation:
 
 
 def first_step(row: Variation, profile: str, of: Profile, where: str) -> int:
-    """The last step that a branch shares with its parent run, under a profile. Raises UserError (see `scaled_step`)."""
+    """Return the last step that a branch shares with its parent run, under a profile.
+
+    Raises UserError (see `scaled_step`).
+    """
     assert row.branch is not None
     given = row.branch.by_profile.get(profile)
     return scaled_step(row.branch.step, of, profile, where) if given is None else given
 
 
 def steps_kept(study: Study, profile: str, of: Profile) -> dict[str, tuple[int, ...]]:
-    """Parent run → the steps after which rows of the study branch from it, selected or not: their checkpoints are kept.
+    """Map the key of each parent row to the steps whose checkpoints are kept, because a row branches from them.
 
-    Mistakes in a row are reported where it is planned.
+    Rows that are not selected count too. Rows with mistakes are skipped; planning the row reports the mistake.
     """
     found: dict[str, set[int]] = {}
     for row in study.variations:
@@ -52,7 +55,11 @@ def steps_kept(study: Study, profile: str, of: Profile) -> dict[str, tuple[int, 
 
 
 def check_branch(row: Variation, parent_run: TaskConfig, config: TaskConfig, step: int, task: Task, where: str) -> None:
-    """Raises UserError where a branch is not possible: a step that is not reached, a difference that acts before it."""
+    """Raise UserError if the branch is not possible.
+
+    A branch is not possible if a training does not reach the step, or if the settings differ in something that has an
+    effect before the step.
+    """
     assert row.branch is not None
     for steps, whose in (
         (total_steps(parent_run), f'its parent run "{row.branch.row}" has'),

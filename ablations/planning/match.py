@@ -1,7 +1,8 @@
-"""Rows on equal footing: `match = "params"` or `"flops"`, by a setting for which the plan solves before training.
+"""Match the parameters (`match = "params"`) or the training cost (`match = "flops"`) of rows to those of base.
 
-A solved value is an ordinary setting of the row in this profile: it names the row's runs as the same value written by
-hand does. Counts come from the configuration alone (`Task.num_params`, `Task.cost`).
+The plan solves for the setting `by` before training. A solved value is an ordinary setting of the row in this profile:
+the run_ids are the same as for a value that the study sets. Counts come from the configuration alone
+(`Task.num_params`, `Task.cost`).
 """
 
 import math
@@ -19,19 +20,21 @@ from experiments.errors import UserError
 from experiments.messages import show
 from experiments.tasks.base import Task
 
-WITHIN = 0.01  # how near counts are to be
+WITHIN = 0.01  # largest relative difference of two counts that are called equal
 WORDS = {"params": "parameters", "flops": "operations of training"}
-_FARTHEST = 1024  # times the row's own value
-_MOST_NAMED = 6  # rows in a note
-_WIDEST_GAP = 64  # between values that the network accepts, such as even widths
-_SETTINGS = {**SCALED, "width": (*SCALED["width"], *SCALED["head_width"])}  # of the words that `by` may be
+_FARTHEST = 1024  # upper limit of the search, as a multiple of the row's value
+_MOST_NAMED = 6  # maximum number of rows that a note names
+_WIDEST_GAP = 64  # largest gap between two values that the network accepts, such as even widths
+# The names that `by` may have instead of one setting, and the settings that each name stands for.
+_SETTINGS = {**SCALED, "width": (*SCALED["width"], *SCALED["head_width"])}
 
 
 def matched(study: Study, selection: Selection, task: Task) -> tuple[Study, list[str]]:
-    """The study with the solved values in its rows, and notes for the table: what was matched, by what, how near.
+    """Return the study with the solved values in its rows, and notes for the table.
 
-    Solved are the selected rows, and those whose trainings they read; neither base nor rows that train nothing of their
-    own. Raises UserError where a row cannot be matched.
+    The notes list what was matched, by which setting, and the remaining differences. The selected rows are solved, and
+    the rows whose trainings they read. Base, ensembles, branches and imported rows are not solved. Raises UserError if
+    a row cannot be matched.
     """
     name, profile = study.profile_named(selection.profile)
     if not any(each.match or each.by for each in (study, profile, *study.variations)):
@@ -69,7 +72,10 @@ def matched(study: Study, selection: Selection, task: Task) -> tuple[Study, list
 
 
 def _solved(context: Context, row: Variation, what: str, by: str) -> tuple[dict[str, int], float]:
-    """The row's settings with which its count is nearest to base's, and how far off it is. {} where it has them."""
+    """Return the settings that bring the row's count nearest to base's count, and the relative difference that remains.
+
+    The settings are {} if the row's present values are the nearest.
+    """
     where, words = f'{context.where(row)}, match = "{what}", by = "{by}"', WORDS[what]
     count = context.task.num_params if what == "params" else context.task.cost
     leave_out = 'Leave out `match`, or exempt the row: match = "none".'
@@ -91,7 +97,7 @@ def _solved(context: Context, row: Variation, what: str, by: str) -> tuple[dict[
         tried = {**row.by_profile, context.profile_name: row.by_profile.get(context.profile_name, {}) | settings(times)}
         try:
             return count(row_config(context, row.model_copy(update={"by_profile": tried}))[0])
-        except UserError:  # a value that the network does not accept
+        except UserError:  # the network does not accept this value
             return None
 
     try:
@@ -107,7 +113,7 @@ def _solved(context: Context, row: Variation, what: str, by: str) -> tuple[dict[
 
 
 def _values(context: Context, row: Variation, config: TaskConfig, by: str, where: str) -> dict[str, int]:
-    """The settings that `by` stands for, with the row's own values: a word's in these proportions."""
+    """Return the settings that `by` stands for, with the row's values. Solving keeps the ratios of these values."""
     known = setting_names(context.task.config_type)
     if by not in _SETTINGS:
         check_names([by], [*known, *_SETTINGS], where)
@@ -130,17 +136,17 @@ def _values(context: Context, row: Variation, config: TaskConfig, by: str, where
 
 
 def nearest(count: Callable[[int], float | None], start: int, target: float) -> int:
-    """The number whose count is nearest to the target, by bisection; of equally near ones `start`.
+    """Return the number whose count is nearest to the target, found by bisection. `start` wins a tie.
 
-    count: does not fall as its number grows; None where the number is not valid. Raises ValueError, with the reason,
-    where the count does not grow, or no number brings it near the target.
+    count: a function that does not decrease; it returns None for a number that is not valid. Raises ValueError, with
+    the reason, if the count does not grow, or if no number brings the count near the target.
     """
 
     def valid(numbers: range) -> tuple[int, float] | None:
         return next(((number, found) for number in numbers if (found := count(number)) is not None), None)
 
     def above(number: int) -> tuple[int, float]:
-        """The first valid number from here on."""
+        """Return the first valid number that is not below `number`, and its count."""
         found = valid(range(number, number + _WIDEST_GAP))
         if found is None:
             raise ValueError(f"no value near {number:,} is valid")
@@ -164,7 +170,7 @@ def nearest(count: Callable[[int], float | None], start: int, target: float) -> 
 
 
 def _note(what: str, by: str, near: Mapping[str, float]) -> str:
-    """ "Parameters are matched to base's by model.d_ff: a, b within 0.3 %; c is +1.4 % off, the nearest."."""
+    """Return a note such as "Parameters are matched to base's by model.d_ff: a, b within 0.3 %; c is +1.4 % off, …"."""
     inside = {key: abs(off) for key, off in near.items() if abs(off) <= WITHIN}
     names = ", ".join(inside) if len(inside) <= _MOST_NAMED else f"{len(inside)} rows"
     parts = [f"{names} within {math.ceil(max(inside.values()) * 1000) / 10:g} %"] if inside else []

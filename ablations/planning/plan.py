@@ -1,6 +1,6 @@
 """A plan: the runs of a study's selected rows, with their identities, parameters, cost and state.
 
-Trains nothing, imports no torch.
+This module trains nothing and does not import torch.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -38,11 +38,11 @@ from experiments.tasks.base import Task, settings_read
 AUTO = "auto"
 
 
-# --- What a plan is
+# --- The records of a plan
 
 
-StateOf = Callable[[str, list[str], TrainerSpec], RunState]  # run_id, eval_ids, trainer
-# settings, inputs, trainer → the name of the run (store/run_names.py)
+StateOf = Callable[[str, list[str], TrainerSpec], RunState]  # (run_id, eval_ids, trainer) → state of the run
+# (settings, inputs, trainer) → name of the run (store/run_names.py)
 Find = Callable[[TaskConfig, Mapping[str, str], TrainerSpec], RunName]
 
 
@@ -51,13 +51,13 @@ class PlannedRun:
     """One training of one row with one seed, and its evaluations; or one ensemble, which trains nothing."""
 
     spec: RunSpec
-    planned_row: PlannedRow  # its `config` has the run's settings, apart from the seed
+    planned_row: PlannedRow  # `planned_row.config` has the run's settings, apart from the seed
     store_state: RunState
     evaluations: tuple[EvaluationSpec, ...]
-    read_by: tuple[EvaluationSpec, ...] = ()  # evaluations of ensembles, which read its checkpoints
-    kept_at: tuple[int, ...] = ()  # steps after which rows of the study branch from it: it keeps these checkpoints
-    read_at: tuple[int, ...] = ()  # those of them with which planned branches that are not finished begin
-    added: Mapping[str, Any] = field(default_factory=dict)  # settings of an own task that the run was trained without
+    read_by: tuple[EvaluationSpec, ...] = ()  # evaluations of ensembles that read this run's checkpoints
+    kept_at: tuple[int, ...] = ()  # steps whose checkpoints the run keeps, because rows of the study branch from them
+    read_at: tuple[int, ...] = ()  # the steps in `kept_at` from which planned, unfinished branches start
+    added: Mapping[str, Any] = field(default_factory=dict)  # settings that the user's task had not yet at training
 
     @property
     def run_id(self) -> str:
@@ -96,7 +96,10 @@ class PlannedRun:
 
     @property
     def steps_left(self) -> int | None:
-        """Steps that are still to be trained; None if unknown. 0 for a run that is trained or stale only in scores."""
+        """Number of steps that remain to be trained; None if unknown.
+
+        The number is 0 for a trained run, also if its scores are stale.
+        """
         found = self.store_state
         trained = found.to_make or found.to_read or (found.stale and TRAINING not in found.stale)
         return 0 if trained else self.spec.own_steps
@@ -111,7 +114,7 @@ class PlannedRun:
 
     @property
     def eval_ids(self) -> list[str]:
-        """Identities of the run's evaluations, in order."""
+        """The eval_ids of the run's evaluations, in order."""
         return [evaluation.eval_id for evaluation in self.evaluations]
 
 
@@ -123,12 +126,12 @@ class Plan:
     profile: str
     rows: tuple[PlannedRow, ...]
     runs: tuple[PlannedRun, ...]  # by row in the study's order, then by seed
-    notes: tuple[str, ...]  # for the reader of the table: declared values that were replaced, the profile's notes
+    notes: tuple[str, ...]  # notes for the reader of the table: replaced values, the profile's notes, …
     paper_keys: tuple[str, ...]  # names of the published numbers that the task's columns can print
-    members: tuple[PlannedRun, ...] = ()  # trainings that ensembles and branches among `runs` read, each once
+    members: tuple[PlannedRun, ...] = ()  # the trainings that ensembles and branches in `runs` read, each once
 
     def without_stale_marks(self) -> "Plan":
-        """The plan as it was before any code changed: no result of it is stale."""
+        """Return the plan with all stale results counted as finished."""
 
         def unmarked(run: PlannedRun) -> PlannedRun:
             state = "finished" if run.state == "stale" else run.state
@@ -141,23 +144,23 @@ class Plan:
         return row.trainer.tree != self.study.code_tree
 
     def members_of(self, run: PlannedRun) -> list[PlannedRun]:
-        """The members of an ensemble, by seed; [] for a training."""
+        """Return the members of an ensemble, in the order of their seeds; [] for a training."""
         return [member for member in self.members if member.run_id in run.spec.members]
 
     def parent_run_of(self, run: PlannedRun) -> PlannedRun | None:
-        """The run with which a branch begins; None for a training from the start."""
+        """Return the run that a branch continues; None for a training from the start."""
         start = run.spec.parent_run
         return next((m for m in self.members if start and m.run_id == start.run_id), None)
 
     @property
     def trainings(self) -> list[PlannedRun]:
-        """All runs, and the members that are not among them."""
+        """All runs, and the members that are not in `runs`."""
         known = {run.run_id for run in self.runs}
         return [*self.runs, *(member for member in self.members if member.run_id not in known)]
 
 
 def plan_as_json(plan: Plan) -> list[dict[str, Any]]:
-    """The plan for other programs: one object per run, members of ensembles too. Missing published numbers are null."""
+    """Return the plan as JSON: one object for each run and each member. Missing published numbers are null."""
     return [
         {
             "row": run.row,
@@ -183,16 +186,17 @@ def plan_as_json(plan: Plan) -> list[dict[str, Any]]:
     ]
 
 
-# --- Study × selection → plan
+# --- From a study and a selection to a plan
 
 
 def plan_study(
     study: Study, selection: Selection, task: Task, store: Path, state_of: StateOf, find: Find = run_name
 ) -> Plan:
-    """Work out the runs of a study.
+    """Plan the runs of a study.
 
-    store: the store's folder. state_of: looks up a run's state. find: looks up the run of settings.
-    Raises UserError for mistakes in the study or the selection (see `resolve`), and for an unreadable corpus.
+    store: the store's folder. state_of: a function that returns a run's state. find: a function that returns the name
+    of the run with given settings. Raises UserError for mistakes in the study or the selection (see `resolve`), and
+    for a corpus that cannot be read.
     """
     study, of_match = matched(study, selection, task)
     rows, of_settled = settled(resolve(study, selection, task), study, selection, task)
@@ -240,7 +244,7 @@ def plan_study(
                 store_state=state_of(member.run_id, [], member.spec.trainer),
             )
     _refuse_same_runs(runs, study)
-    # A profile's notes describe results of its own settings, so they are left out for another corpus or other settings.
+    # A profile's notes describe results with the profile's settings. They do not hold with --corpus or --set.
     of_profile = () if selection.forced else profile.notes
     notes = (
         *filter(None, [study.code_note, study.trees_note]),
@@ -264,9 +268,9 @@ def plan_study(
 def settled(
     rows: list[PlannedRow], study: Study, selection: Selection, task: Task
 ) -> tuple[list[PlannedRow], list[str]]:
-    """Replace "auto" in settings that depend on the whole table. Returns the rows, and a note on each such setting.
+    """Replace "auto" in settings that depend on the whole table. Return the rows, and one note for each such setting.
 
-    The values are the same whichever rows are selected.
+    The values do not depend on which rows are selected.
     """
     notes = []
     for name in task.settled_for_table:
@@ -282,7 +286,7 @@ def settled(
 
 
 def _with(row: PlannedRow, name: str, value: object) -> PlannedRow:
-    """The row with a value in place of "auto"; a branch's parent too."""
+    """Return the row with a value in place of "auto". The parent row of a branch gets the value too."""
     settings = dict(flatten(row.config))
     parent_run = row.parent_run and _with(row.parent_run, name, value)
     if settings[name] != AUTO:
@@ -292,7 +296,7 @@ def _with(row: PlannedRow, name: str, value: object) -> PlannedRow:
 
 
 def _refuse_same_runs(runs: list[PlannedRun], study: Study) -> None:
-    """Refuse rows that differ only in settings outside the identities: they would print the same numbers."""
+    """Refuse two rows that differ only in settings outside the identities, because their numbers would be the same."""
     seen: dict[tuple[str, ...], PlannedRun] = {}
     for run in runs:
         other = seen.setdefault((run.run_id, *run.eval_ids), run)
@@ -305,7 +309,10 @@ def _refuse_same_runs(runs: list[PlannedRun], study: Study) -> None:
 
 
 def of_added(runs: Sequence[PlannedRun]) -> list[str]:
-    """One note per setting that was added to a trainer after some runs: the rows, and the value that they count as."""
+    """Return one note for each setting that a trainer got after some runs were trained.
+
+    The note names the rows of these runs, and the value that they count as.
+    """
     concerned: dict[tuple[str, str], dict[str, None]] = {}
     for run in runs:
         if run.added and run.state in ("finished", "stale"):
@@ -317,7 +324,7 @@ def of_added(runs: Sequence[PlannedRun]) -> list[str]:
     ]
 
 
-# --- The runs of a row: one training for each seed, a branch of another row's runs, imported runs, or an ensemble
+# --- The runs of a row: trainings, branches, imported runs (one for each seed), or one ensemble
 
 
 class Inputs:
@@ -337,9 +344,9 @@ class Inputs:
 def runs_of(
     row: PlannedRow, inputs: Inputs, task: Task, store: Path, state_of: StateOf, parent_runs: Sequence[str] = ()
 ) -> list[PlannedRun]:
-    """One run per seed. Parameters, cost and evaluations are the same for all seeds of a row.
+    """Return one run per seed. Parameters, cost and evaluations are the same for all seeds of a row.
 
-    parent runs: of a branch, the runs with which its own begin, by seed.
+    parent_runs: for a branch, the run_ids of the runs that it continues, in the order of the seeds.
     """
     data = inputs.of(row.config)
     specs = task.evaluations(row.config, store)
@@ -362,9 +369,10 @@ def runs_of(
 def _named(
     row: PlannedRow, config: TaskConfig, data: Mapping[str, str], inputs: Inputs, state_of: StateOf
 ) -> tuple[dict[str, str], RunName]:
-    """The inputs of a run with its row's change of code, and its name.
+    """Return the inputs of a run, with the digest of its row's code change, and the name of the run.
 
-    Of a row whose code cannot be made now, the change may have several digests: that of a run in the store is taken.
+    If the row's code cannot be made now, the change may have several digests. Then the digest of a run in the store is
+    chosen.
     """
     variation = row.variation
     changes = (variation.code_change, *variation.other_changes) if variation.change else ("",)
@@ -380,7 +388,10 @@ def _named(
 def imported_runs(
     study: Study, row: PlannedRow, task: Task, store: Path, state_of: StateOf, find: Find
 ) -> list[PlannedRun]:
-    """One run per seed, named by study and row. How its sets were decoded elsewhere is not known here."""
+    """Return one run per seed. Its run_id contains the study and the row, because its inputs are unknown.
+
+    The decoding settings of its test sets are unknown too.
+    """
     inputs = of_imported(study.name, row.variation.key)
     specs = [EvaluationSpec(spec.set, {"imported": spec.set}, {}) for spec in task.evaluations(row.config, store)]
     runs = []
@@ -391,7 +402,7 @@ def imported_runs(
 
 
 def members_of(study: Study, ensemble: PlannedRow) -> PlannedRow:
-    """The members of an ensemble as a row of the row that it names: the settings are the same but for decoding."""
+    """Return the members of an ensemble as a planned row. Only decoding settings may differ from the row it names."""
     about = ensemble.variation.ensemble
     assert about is not None
     of = next(row for row in study.variations if row.key == about.of)
@@ -399,7 +410,7 @@ def members_of(study: Study, ensemble: PlannedRow) -> PlannedRow:
 
 
 def ensemble_of(row: PlannedRow, members: Sequence[PlannedRun], state_of: StateOf) -> PlannedRun:
-    """The row's one entry. It and its evaluations are named by the members."""
+    """Return the one run of an ensemble row. Its run_id and eval_ids depend on the run_ids of the members."""
     inputs = with_members(members[0].spec.inputs, [member.run_id for member in members])
     of_one = members[0].spec.num_params
     num_params = None if of_one is None else of_one * len(members)
@@ -416,7 +427,7 @@ def _planned(
     state_of: StateOf,
     **facts: Any,
 ) -> PlannedRun:
-    """A run of the row with its evaluations and its state. facts: its number of parameters and its cost."""
+    """Return a run of the row with its evaluations and its state. facts: the fields num_params and cost of its spec."""
     spec = run_spec(config, name.run_id, inputs, row.trainer, named_by=named_by_of(name), **facts)
     evaluations = tuple(evaluation.named(spec.run_id) for evaluation in specs)
     state = state_of(spec.run_id, [evaluation.eval_id for evaluation in evaluations], row.trainer)

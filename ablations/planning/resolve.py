@@ -1,7 +1,8 @@
-"""Study × profile × selection → one validated configuration per row, with a proof that rows differ only as declared.
+"""Resolve a study, a profile and a selection into one validated configuration per row.
 
-Sources of a setting, later ones win: the configuration's defaults; the study's base; the row's `set`; the profile's
-ratios; the profile's `set`; the row's `fixed` and `by_profile`; the command line's --corpus and --set.
+`resolve` checks that a row differs from base only in the settings that it declares. A setting has these sources, and a
+later source replaces an earlier one: the configuration's defaults; the study's base; the row's `set`; the profile's
+ratios; the profile's `set`; the row's `fixed`, `tuned` and `by_profile`; --corpus and --set on the command line.
 """
 
 import re
@@ -33,7 +34,7 @@ Config = TypeVar("Config", bound=TaskConfig)
 
 @dataclass(frozen=True)
 class Replaced:
-    """A value declared by a row and replaced by the profile or the command line."""
+    """A value that a row declares and that the profile or the command line replaces."""
 
     name: str
     declared: Any
@@ -43,26 +44,26 @@ class Replaced:
 
 @dataclass(frozen=True)
 class PlannedRow:
-    """A row as it will run. `config` has the first seed; the row's other runs differ only in the seed."""
+    """A row with its resolved settings. `config` has the first seed; the row's other runs differ only in the seed."""
 
     variation: Variation
     config: TaskConfig
     seeds: tuple[int, ...]
     overrides: Mapping[str, Any]  # changes from base, after scaling, by dotted name
     replaced: tuple[Replaced, ...]
-    trainer: TrainerSpec = NO_TRAINER  # of a user's trainer, with the row's code if that is changed
-    repeated_by: tuple[str, ...] = ()  # rows of designs that equal this one and are left out
-    parent_run: "PlannedRow | None" = None  # of a branch: the row that it begins with, with its own seeds
-    shared_steps: int = 0  # of a branch: the steps that its parent run trains
+    trainer: TrainerSpec = NO_TRAINER  # the user's trainer, with the row's code if the row changes code
+    repeated_by: tuple[str, ...] = ()  # keys of rows of designs that equal this row and are left out
+    parent_run: "PlannedRow | None" = None  # for a branch: the row that it continues, with the branch's seeds
+    shared_steps: int = 0  # for a branch: the number of steps that its parent run trains
 
     def config_of(self, seed: int) -> TaskConfig:
-        """The configuration with another seed."""
+        """Return the configuration with another seed."""
         return self.config.model_copy(update={"seed": seed})
 
 
 @dataclass(frozen=True)
 class Context:
-    """A study with what was selected of it, and its task."""
+    """A study, its selected profile and rows, and its task."""
 
     study: Study
     profile_name: str
@@ -71,13 +72,16 @@ class Context:
     task: Task
 
     def where(self, row: Variation | None) -> str:
-        """The row, or base for None, for messages."""
+        """Return the name of a row, with study and profile, for messages. None stands for base."""
         name = f'row "{row.key}"' if row else "[base]"
         return f'{self.study.origin}, {name}, profile "{self.profile_name}"'
 
 
 def resolve(study: Study, selection: Selection, task: Task) -> list[PlannedRow]:
-    """The selected rows in the study's order. Raises UserError for every mistake visible without the corpus."""
+    """Return the selected rows in the study's order.
+
+    Raises UserError for every mistake that can be found without reading the corpus.
+    """
     name, profile = study.profile_named(selection.profile)
     rows = select_rows(study, selection.rows)
     context = Context(study, name, profile, selection, task)
@@ -94,7 +98,7 @@ def resolve(study: Study, selection: Selection, task: Task) -> list[PlannedRow]:
     planned = []
     for row, config, replaced in configured:
         changed = _changes(config, reference)
-        if undeclared := [name for name in changed if name not in row.declared]:  # ratios apply to both alike
+        if undeclared := [name for name in changed if name not in row.declared]:
             raise UserError(
                 f"{context.where(row)}: it differs from base in {', '.join(undeclared)}, which it does not declare. "
                 f"The configuration of the task {study.task} derives one setting from another. It must not, because "
@@ -111,7 +115,10 @@ def resolve(study: Study, selection: Selection, task: Task) -> list[PlannedRow]:
 
 
 def _branched(context: Context, row: PlannedRow, reference: Mapping[str, Any]) -> PlannedRow:
-    """A branch with its parent as a row of the same seeds; another row as it is. Raises UserError (`check_branch`)."""
+    """Add the parent row, with the same seeds, to a branch; return any other row unchanged.
+
+    Raises UserError (see `check_branch`).
+    """
     if row.variation.branch is None:
         return row
     where = context.where(row.variation)
@@ -153,7 +160,10 @@ def check_words(context: Context) -> None:
 
 
 def row_config(context: Context, row: Variation | None) -> tuple[TaskConfig, tuple[Replaced, ...]]:
-    """One row's configuration (base's for None), by the order that the head of this file gives."""
+    """Return the configuration of a row (of base for None), and the declared values that were replaced.
+
+    The module's docstring gives the order in which sources of settings apply.
+    """
     study, profile, where = context.study, context.profile, context.where(row)
     by_profile = f'profile "{context.profile_name}"'
     by_row = f'row "{row.key}"' if row else ""
@@ -179,7 +189,10 @@ def row_config(context: Context, row: Variation | None) -> tuple[TaskConfig, tup
 
 
 def build(config_type: type[Config], task: str, settings: Mapping[str, Setting], where: str) -> Config:
-    """The validated configuration; all names must be known. Raises UserError with the wrong value and its source."""
+    """Return the validated configuration. All names must be known settings.
+
+    Raises UserError that names each wrong value and its source.
+    """
     values = nested({name: setting.value for name, setting in settings.items()}) | {"task": task}
     try:
         return config_type.from_mapping(values)
@@ -189,7 +202,10 @@ def build(config_type: type[Config], task: str, settings: Mapping[str, Setting],
 
 
 def _of_unions(errors: Sequence[Any], settings: Mapping[str, Setting]) -> list[Any]:
-    """The errors, but one alone for a value that is neither an integer nor a number: that it is no number."""
+    """Return the errors, with only one error per value that is not a number.
+
+    For a setting that may be an integer or a float, pydantic reports two errors; the one about the integer is dropped.
+    """
     no_numbers = {_setting_of(error["loc"], settings) for error in errors if error["type"] == "float_type"}
     return [
         error
@@ -202,16 +218,16 @@ def _explain(error: Any, settings: Mapping[str, Setting]) -> str:
     name = _setting_of(error["loc"], settings)
     if name is not None:
         return f"{name} = {show(settings[name].value)} (set by {settings[name].source}): {plain(error)}"
-    finding = plain(error)  # about a whole section: add the sources of the values that it names
+    finding = plain(error)  # an error about a whole section: add the sources of the values that it names
     involved = [n for n in settings if n in finding]
-    if not involved:  # named without their section
+    if not involved:  # the error names the settings without their section
         words, section = set(re.findall(r"\w+", finding)), ".".join(str(part) for part in error["loc"])
         involved = [n for n in settings if n.startswith(section) and n.rpartition(".")[2] in words]
     return "; ".join([finding, *(f"{n} was set by {settings[n].source}" for n in involved)])
 
 
 def _setting_of(location: tuple[int | str, ...], settings: Mapping[str, Setting]) -> str | None:
-    """The setting that an error is about: pydantic's location may go deeper, into an item of a list."""
+    """Return the setting that an error is about. Pydantic's location may go deeper, for instance to a list item."""
     for length in range(len(location), 0, -1):
         name = ".".join(str(part) for part in location[:length])
         if name in settings:
@@ -224,7 +240,7 @@ def _from(values: Mapping[str, Any], source: str) -> dict[str, Setting]:
 
 
 def _refuse_unread(context: Context, rows: Sequence[tuple[Variation, TaskConfig, object]]) -> None:
-    """Refuse a setting of a row on which nothing in that row depends, and one of --set that no row reads."""
+    """Refuse a setting of a row that the row does not read, and a setting of --set that no row reads."""
     for row, config, _ in rows:
         names = [*row.set, *row.fixed, *row.by_profile.get(context.profile_name, {})]
         for name in config.unread(names):
@@ -243,13 +259,13 @@ def _changes(config: TaskConfig, reference: Mapping[str, Any]) -> dict[str, Any]
     return {name: value for name, value in settings.items() if name in changed and name != "seed"}
 
 
-# --- Rows that would print the same runs twice: repeats of designs are merged, others are refused with the reason
+# --- Equal rows: rows of designs that equal another row are merged, all other equal rows are refused
 
 
 def merge_repeats(rows: list[PlannedRow]) -> list[PlannedRow]:
-    """Merge rows of designs that equal an earlier row (a value equal to base's): each is printed once."""
+    """Merge each row of a design into the earlier row that has the same settings, so that it is printed once."""
     kept: list[PlannedRow] = []
-    first: dict[str, int] = {}  # by settings, the place in `kept`
+    first: dict[str, int] = {}  # digest of the settings → index in `kept`
     for row in rows:
         place = first.setdefault(_settings_digest(row), len(kept))
         if place < len(kept) and row.variation.design and not row.variation.seed_offset:
@@ -260,8 +276,9 @@ def merge_repeats(rows: list[PlannedRow]) -> list[PlannedRow]:
 
 
 def _settings_digest(row: PlannedRow) -> str:
-    """Equal for rows of the same settings and code; for ensembles, of the same members too, and for branches of one
-    place.
+    """Return a digest that is equal for two rows with the same settings and code.
+
+    Ensembles must also have the same members, and branches the same parent row and the same number of shared steps.
     """
     ensemble, branch = row.variation.ensemble, row.variation.branch
     return digest(
@@ -276,7 +293,7 @@ def _settings_digest(row: PlannedRow) -> str:
 
 
 def refuse_equal(rows: list[PlannedRow], origin: str, profile: str) -> None:
-    """Refuse two rows with equal settings and a common seed: they would print the same runs twice."""
+    """Refuse two rows with equal settings and a common seed, because the table would show the same runs twice."""
     seen: dict[tuple[str, int], PlannedRow] = {}
     for row in rows:
         settings = _settings_digest(row)
@@ -293,7 +310,7 @@ def refuse_equal(rows: list[PlannedRow], origin: str, profile: str) -> None:
 
 
 def refuse_cancelled(rows: list[PlannedRow], study: Study, profile: str) -> None:
-    """Refuse a row whose changes were all replaced: it would print base's numbers under its own name."""
+    """Refuse a row whose changes were all replaced, because it would print base's numbers under another name."""
     for row in rows:
         changed = row.overrides or row.trainer.tree != study.code_tree
         if row.replaced and not changed and not row.variation.ensemble and not row.parent_run:
@@ -308,15 +325,15 @@ def _lost(row: PlannedRow) -> str:
     return "".join(f" {r.by} replaces {r.name} = {show(r.declared)} {of} by {show(r.value)}." for r in row.replaced)
 
 
-# --- The names of published numbers: those of the task's columns, of costs, and what the study prints beside them
+# --- Names of published numbers: those of the task's columns, of costs, and of the study's section [published]
 
 
-USUAL_COSTS = ("params", "flops")  # published numbers of any task's rows: parameters (in millions), of training
+USUAL_COSTS = ("params", "flops")  # published costs of rows of any task: parameters (in millions), training FLOPs
 COSTS = (*USUAL_COSTS, "hours")  # reports/table/cost.py has a column for each
 
 
 def paper_keys(study: Study, task: Task) -> list[str]:
-    """The names that published numbers may have: those of the task's columns, of costs, and of the study's own."""
+    """Return the allowed names of published numbers: those of the task's columns, of costs, and of the study."""
     return list(dict.fromkeys([*_measured(task), *study.published]))
 
 
@@ -325,7 +342,7 @@ def _measured(task: Task) -> list[str]:
 
 
 def published_names(study: Study, task: Task) -> list[str]:
-    """Names of published numbers that the study may print: `paper_keys` without costs that no row has."""
+    """Return the published numbers that the table may print: `paper_keys`, without hours if no row has them."""
     given = {*USUAL_COSTS, *(name for row in study.variations for name in row.paper)}
     return [name for name in paper_keys(study, task) if name in given or name not in COSTS]
 

@@ -7,7 +7,7 @@ from experiments.messages import show
 
 
 def of_refused(rows: list[PlannedRow]) -> list[str]:
-    """One sentence per row whose code cannot be made now."""
+    """Return one note for each row whose code cannot be made now."""
     return [
         f"{row.variation.key} cannot be trained now; its existing results were made with the change as it was. "
         f"{row.variation.refused}"
@@ -17,7 +17,7 @@ def of_refused(rows: list[PlannedRow]) -> list[str]:
 
 
 def of_settings(rows: list[PlannedRow]) -> list[str]:
-    """One sentence per replaced setting, with the rows concerned; one per repeated row."""
+    """Return one note for each replaced setting, with the rows that declare it, and one for each repeated row."""
     concerned: dict[tuple[str, str, str], list[str]] = {}
     for row in rows:
         for r in row.replaced:
@@ -33,7 +33,7 @@ def of_settings(rows: list[PlannedRow]) -> list[str]:
 
 
 def of_seeds(study: Study, rows: list[PlannedRow]) -> list[str]:
-    """A note on a command without {seed}: it may ignore the seed."""
+    """Return a note if the command does not contain {seed}, because then it may ignore the seed; otherwise []."""
     if not study.command or {"seed", "settings", "settings.yaml"} & set(names(study.command)):
         return []
     several = any(len(row.seeds) > 1 for row in rows)

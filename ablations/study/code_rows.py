@@ -1,7 +1,8 @@
-"""Rows that change code: `patch`, `commit`, and the rows for which [[ablate]] stands. docs/code-rows.md describes them.
+"""Rows that change code by `patch`, `commit` or `commits`, and rows that [[ablate]] makes; see docs/code-rows.md.
 
-A row's change becomes a tree of git (experiments/store/trees.py) when the study is loaded, so all mistakes in patches
-are reported before anything is queued. Base is the last commit with the uncommitted changes of tracked files.
+Each change becomes a git tree (experiments/store/trees.py) when the study is loaded, so all mistakes in patches are
+reported before anything is queued. The code of base is `base_commit`, or else the last commit together with the
+uncommitted changes of tracked files.
 """
 
 import contextlib
@@ -22,12 +23,15 @@ from experiments.store.trees import PatchPart, leading_out, parts_of, planned
 from experiments.tasks.own.run_code import check_links
 from model.strict import StrictModel
 
-# Files from which packages are installed, by name: nothing is installed for a row.
+# Names of files that list packages. A row that changes such a file gets a note, because nothing is installed for a row.
 _PACKAGES = re.compile(r"(requirements|environment).*\.(txt|in|ya?ml)|pyproject\.toml|setup\.(py|cfg)|.*\.lock|Pipfile")
 
 
 class Ablate(StrictModel):
-    """[[ablate]]: a row without each part of a change, or with each alone; its other fields are those of the rows."""
+    """An entry of [[ablate]]: it makes one row per part of a change, without that part or with that part alone.
+
+    All fields that are not listed here are passed on to the rows.
+    """
 
     key: str = ""
     patch: str = ""
@@ -37,7 +41,10 @@ class Ablate(StrictModel):
 
 
 class Change(NamedTuple):
-    """A row's change of code: a patch, a commit in place of base's, or a range of commits. parts: None for all."""
+    """A row's change of code: a patch, a commit that replaces base's commit, or a range of commits.
+
+    parts: numbers of the hunks or commits that are applied; None for all.
+    """
 
     patch: str
     commit: str
@@ -46,7 +53,7 @@ class Change(NamedTuple):
 
 
 def with_rows(table: Mapping[str, Any], origin: str, folder: Path | None) -> dict[str, Any]:
-    """The study's table with rows in place of [[ablate]]. Raises UserError."""
+    """Return the table of a study file, with the entries of [[ablate]] replaced by rows. Raises UserError."""
     rest, found = dict(table), list[dict[str, Any]]()
     entries = rest.pop("ablate", [])
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
@@ -76,7 +83,7 @@ def with_rows(table: Mapping[str, Any], origin: str, folder: Path | None) -> dic
 
 
 class RowCode(NamedTuple):
-    """The code of a row. base: base's tree, if the row's is base's with a patch; else "". change: its digest."""
+    """The code of a row. base: the tree of base if the row has a patch; else "". change: digest of the code change."""
 
     tree: str
     base: str
@@ -87,13 +94,13 @@ class RowCode(NamedTuple):
 
     @property
     def line(self) -> int:
-        """The line of base's code where the first difference is."""
+        """Number of the line in base's code where the first difference is; 0 if unknown."""
         found = re.search(r"^@@ -(\d+)", self.diff, re.MULTILINE)
         return int(found[1]) if found else 0
 
 
 class RefusedCode(NamedTuple):
-    """A row whose code cannot be made, with the reason. changes: the digests that its change may have."""
+    """The reason why the code of a row cannot be made. changes: the digests that its code change may have."""
 
     why: str
     changes: tuple[str, ...]
@@ -102,7 +109,7 @@ class RefusedCode(NamedTuple):
 
 
 class Code:
-    """The code of a study's rows. Its methods raise UserError; the caller says where."""
+    """The code of a study's rows. Its methods raise UserError; the caller adds the name of the study and the row."""
 
     def __init__(self, folder: Path | None) -> None:
         if folder is None:
@@ -110,22 +117,23 @@ class Code:
                 "Built-in studies cannot have rows that change code. Write such rows in a study file beside your code."
             )
         self._folder, self._git = folder.resolve(), Repository(folder)
-        self._hidden = list[str]()  # in no tree: the study, its patches, and the places of links
+        self._hidden = list[str]()  # paths that no tree contains: the study file, its patches, and the linked paths
         self._linked, self._protected = list[str](), list[str]()
-        self._targets = dict[str, str]()  # of links, by their objects
-        self._named = dict[str, None]()  # files of rows that name packages
-        self._parts = dict[tuple[str, str], list[PatchPart]]()  # of each patch and range: rows share them
-        self._moving = dict[str, str]()  # names of commits in rows that come to mean other commits → the present one
-        self._pinned, self._head = "", self._git.head  # the study's base_commit, and the commit at which base begins
-        self.links, self.base = list[str](), ""  # links: what git does not track, from the study's folder
+        self._targets = dict[str, str]()  # git object of a symbolic link → its target
+        self._named = dict[str, None]()  # files that list packages and that a row changes
+        self._parts = dict[tuple[str, str], list[PatchPart]]()  # cache: (patch, range) → parts, shared by the rows
+        self._moving = dict[str, str]()  # name of a branch or HEAD in a row → its present commit
+        self._pinned, self._head = "", self._git.head  # the study's base_commit; the commit on which base is based
+        self.links, self.base = list[str](), ""  # links: untracked paths, relative to the study's folder
 
     # --- base
 
     def begin(self, own: Iterable[str], links: Sequence[str], protected: Sequence[str], commit: str = "") -> None:
-        """Make base's tree, and find what of `links` git does not track.
+        """Make the tree of base, and find the paths in `links` that git does not track.
 
-        All are paths from the study's folder. own: the study and its patches. protected: what no row may change.
-        commit: the study's `base_commit`, whose tree base then has; "": the last commit with what is uncommitted.
+        All paths are relative to the study's folder. own: the study file and its patches. protected: paths that no row
+        may change. commit: the study's `base_commit`, which gives the tree of base; "" for the last commit together
+        with the uncommitted changes.
         """
         git, asked = self._git, [self._path(name) for name in links]
         self._pinned = commit
@@ -160,9 +168,10 @@ class Code:
         planned[self.base] = (git, self._head, self._hidden)
 
     def note(self) -> str:
-        """Return what base's code is now, for `plan`; a table has the commits that its runs recorded.
+        """Return a note for `plan` on the present code of base. A table prints the commits that its runs recorded.
 
-        Names of commits in rows that move are noted too. After `of` was called for each row.
+        The note also lists the names in rows, such as a branch, that may refer to another commit later. Call this
+        method after `of` was called for each row.
         """
         pinned = bool(self._pinned)
         changed = [one.path for one in self._git.uncommitted() if one.path not in self._hidden and not pinned]
@@ -179,7 +188,7 @@ class Code:
         return f"Base's code is now commit {self._head[:12]} of {self._git.top.name} {said}.{moving}"
 
     def conditions(self) -> str:
-        """Return what all rows share, for `plan` and the reader of the table. After `of` was asked for each row."""
+        """Return a note for `plan` and the table on what all rows share. Call it after `of` was called for each row."""
         linked = f"linked: {_names(self.links)}" if self.links else ""
         if self._named:
             linked += f"{'; ' if linked else ''}nothing is installed for rows that change {_names([*self._named])}"
@@ -191,7 +200,7 @@ class Code:
     # --- rows
 
     def of(self, change: Change) -> RowCode:
-        """The code of a row."""
+        """Return the code of a row with this change."""
         git, begins, base = self._git, self._head, ""
         if change.commit:
             begins = self._commit(change.commit)
@@ -210,7 +219,7 @@ class Code:
         return RowCode(tree, base, digest, diff, git.lines(self.base, tree), words)
 
     def refused(self, change: Change, why: str) -> RefusedCode:
-        """Return the facts about a row whose code cannot be made: the names that its finished runs may have."""
+        """Return the reason why the code of a row cannot be made, and the digests that name its finished runs."""
         words = f"commit {change.commit}" if change.commit else f"commits {change.commits}"
         if change.patch:
             words = f"patch {change.patch}"
@@ -222,14 +231,14 @@ class Code:
                 kept = [place for place in range(len(parts)) if place + 1 in numbers]
                 rest = [place for place in range(len(parts)) if place + 1 not in numbers]
                 digests = [selected_change(texts, kept)] if kept else []
-                if change.parts is not None:  # base may have had all of it, and the row the rest taken out
+                if change.parts is not None:  # base may have had the whole patch, and the row removed the other parts
                     digests.append(selected_change(texts, rest, reverse=True))
                 line = re.search(rb"^@@ -(\d+)", b"".join(texts[place] for place in kept), re.MULTILINE)
                 return RefusedCode(why, tuple(digests), int(line[1]) if line else 0, words)
         return RefusedCode(why, (), 0, words)
 
     def parts(self, change: Change) -> list[PatchPart]:
-        """The hunks of a patch, or the commits of a range; read once. The rows' own are read after `begin`."""
+        """Return the hunks of a patch, or the commits of a range. They are read once."""
         key = change.patch, change.commits
         if key not in self._parts:
             self._parts[key] = parts_of(self._read(change.patch)) if change.patch else self._commits(change)
@@ -241,7 +250,7 @@ class Code:
         return [PatchPart("", f"{one[:7]} {subject}"[:60], text[one]) for one, subject in listed]
 
     def _applied(self, change: Change) -> tuple[str, str]:
-        """The tree with a change, or with some parts of it; and the digest of the change."""
+        """Return base's tree with a change or some parts of the change applied, and the digest of the change."""
         git, begin, parts = self._git, self.base, self.parts(change)
         every = self._read(change.patch) if change.patch else b"".join(part.text for part in parts)
         if refused := [part.file for part in parts if part.file in self._hidden]:
@@ -259,7 +268,7 @@ class Code:
                     raise GitError("the range contains merges; rebase it to a line of commits")
             elif change.parts is None:
                 return git.apply(begin, every), patch_change([part.text for part in parts] or [every])
-            elif self._applies(begin, every, "--reverse"):  # base has all of it
+            elif self._applies(begin, every, "--reverse"):  # base contains the whole change
                 begin, without = git.apply(begin, every, "--reverse"), True
             else:
                 git.apply(begin, every)
@@ -293,7 +302,10 @@ class Code:
     # --- what is checked
 
     def _check(self, before: str, tree: str) -> list[str]:
-        """The paths in which a tree differs. Refuses a link that leads out, and what no tree may have."""
+        """Return the paths in which two trees differ.
+
+        Raises UserError for a symbolic link that leads out of the repository, a submodule, or a path that is linked.
+        """
         changed = self._git.entries(before, tree)
         every = changed if before == self._git.nothing else self._git.entries(self._git.nothing, tree)
         links = {path: self._target(name) for path, mode, name in every if mode == LINK}
@@ -306,7 +318,7 @@ class Code:
         return [path for path, *_ in changed]
 
     def _target(self, link: str) -> str:
-        """The target of a symbolic link in a tree. link: its git object."""
+        """Return the target of a symbolic link in a tree. link: the git object of the symbolic link."""
         if link not in self._targets:
             self._targets[link] = os.fsdecode(self._git.git("cat-file", "blob", link))
         return self._targets[link]
@@ -318,21 +330,24 @@ class Code:
         return self._commit(first or "HEAD"), self._commit(last or "HEAD")
 
     def _commit(self, name: str) -> str:
-        """The commit that a name means now. A name that comes to mean another one is noted: a hash and a tag do not."""
+        """Return the commit to which a name refers now. Record a name that is neither a hash nor a tag for `note`."""
         commit = self._git.commit(name)
         if not commit.startswith(name) and not self._git.is_tag(name):
             self._moving[name] = commit
         return commit
 
     def _path(self, name: str) -> str:
-        """A path from the study's folder as the repository has it. Refuses one outside."""
+        """Convert a path relative to the study's folder to one relative to the repository.
+
+        Raises UserError for a path outside the repository.
+        """
         path = os.path.normpath(self._git.prefix / name)
         if path.startswith(("..", "/")):
             raise UserError(f"{name} lies outside the repository {self._git.top}.")
         return path
 
     def _read(self, name: str) -> bytes:
-        self._path(os.path.relpath((self._folder / name).resolve(), self._folder))  # a link may lead out
+        self._path(os.path.relpath((self._folder / name).resolve(), self._folder))  # a symbolic link may lead out
         try:
             patch = read_regular(self._folder / name)
         except OSError as error:
@@ -348,13 +363,13 @@ class Code:
 
 
 def _same_halves(names: bytes) -> bool:
-    """Return whether the two names of a file in the head of a diff are the same, so that they have no prefixes."""
+    """Return whether the two file names in a line "diff --git" are equal, which shows that they have no prefixes."""
     half = len(names) // 2
     return len(names) % 2 == 1 and names[half : half + 1] == b" " and names[:half] == names[half + 1 :]
 
 
 def _why(said: str, change: Change, parts: Sequence[PatchPart]) -> str:
-    """Return the reason why a change does not apply, from git's message: the file and the hunk."""
+    """Return the reason why a change does not apply, with the file and the hunk from git's message."""
     place = re.search(r"patch failed: (.*):(\d+)", said)
     hunk = next((p.name for p in parts if place and p.name.endswith(f"({place[1]}, line {place[2]})")), "")
     ends = " The patch has line ends of Windows (CRLF)." if any(b"\r\n" in part.text for part in parts) else ""

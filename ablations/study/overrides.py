@@ -1,4 +1,4 @@
-"""The settings of a task: their dotted names, of which unknown ones are refused, and a description of each."""
+"""The settings of a task: their dotted names, a check that refuses unknown names, and a description of each setting."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,7 +14,7 @@ from experiments.messages import suggestion
 
 
 def setting_names(config_type: type[TaskConfig]) -> list[str]:
-    """Dotted names of all settings that a row may set, in the configuration's order."""
+    """Return the dotted names of all settings that a row may set, in the configuration's order."""
     given = config_type.setting_roles.given_elsewhere
     return [name for name in _names(config_type) if name not in given]
 
@@ -31,7 +31,10 @@ def _names(config_type: type[BaseModel], prefix: str = "") -> Iterator[str]:
 def check_names(
     settings: Iterable[str], known: Iterable[str], where: str, given: Mapping[str, str] = GIVEN_ELSEWHERE
 ) -> None:
-    """Raises UserError for the first unknown name, with the nearest ones. `given`: settings set elsewhere → where."""
+    """Raise UserError for the first unknown name, and suggest similar names.
+
+    given: name of each setting that cannot be set here → where the setting comes from.
+    """
     known = list(known)
     names = set(known)
     for name in settings:
@@ -46,30 +49,31 @@ def check_names(
         raise UserError(f"{where}: there is no setting {name}. {why or suggestion(name, known, 'settings')}")
 
 
-# --- The settings of a task: name, default, allowed values and meaning, from its configuration type
+# --- Descriptions of a task's settings: name, default, allowed values and meaning, from the configuration type
 
 
-BOUNDS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}  # of JSON Schema
+# Keywords of JSON Schema → signs for the user.
+BOUNDS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
 TYPES = {"integer": "integer", "number": "number", "string": "text", "boolean": "true or false", "array": "list"}
 
 
 @dataclass(frozen=True)
 class DescribedSetting:
-    """One setting. `default`: a value of JSON; None: unset."""
+    """The description of one setting."""
 
-    name: str  # dotted, as in `set` and --set
-    default: Any
-    values: str  # what is allowed, in words
-    meaning: str  # "" where the task's author wrote none
+    name: str  # dotted name, as in `set` and --set
+    default: Any  # JSON value; None if unset
+    values: str  # allowed values, in words
+    meaning: str  # "" if the task's author wrote no description
 
     @property
     def assignment(self) -> str:
-        """Name and default, as a line of a study file; `unset` cannot be written there."""
+        """Name and default, like a line of a study file, but with `unset`, which is not valid there, for None."""
         return f"{self.name} = {'unset' if self.default is None else json.dumps(self.default, ensure_ascii=False)}"
 
 
 def settings_of(config_type: type[TaskConfig]) -> list[DescribedSetting]:
-    """Every setting of a task that a row may change, in the order of its configuration."""
+    """Return a description of every setting that a row may change, in the configuration's order."""
     schema = config_type.model_json_schema()
     values = config_type().model_dump(mode="json")
     return list(_described(schema, values, schema.get("$defs", {}), ""))

@@ -1,4 +1,4 @@
-"""Building blocks of a study file: types of numbers, metrics, ensembles, branches, ranges and [tune]."""
+"""Types for parts of a study file: counts, metrics, ensembles, branches, ranges and [tune]."""
 
 from typing import Annotated, Any, Literal, Self
 
@@ -20,12 +20,12 @@ from experiments.tasks.own.patterns import Take, check_number, check_pattern
 from model.strict import StrictModel
 
 Count = Annotated[int, Field(ge=1)]
-MOST_SEEDS = 10_000  # more are a slip, whose plan would fill the memory
+MOST_SEEDS = 10_000  # more seeds are probably a typing error, and the plan would need too much memory
 SeedCount = Annotated[int, Field(ge=1, le=MOST_SEEDS)]
 
 
 class Match(StrictModel):
-    """A count to make equal to base's before training, and the setting to solve for; of a study, profile or row."""
+    """Fields of a study, a profile or a row: a count to make equal to base's count, and the setting to solve for."""
 
     match: Literal["params", "flops", "none"] | None = Field(
         None, description="the count that the plan makes equal to base's: params, or flops of training"
@@ -34,7 +34,7 @@ class Match(StrictModel):
 
 
 class Metric(StrictModel):
-    """A column of the table, declared by the study in place of the task's own columns."""
+    """A column of the table that the study declares. The columns of the study replace the task's columns."""
 
     name: Annotated[str, Field(min_length=1, max_length=LONGEST_NAME), AfterValidator(printable)] = Field(
         description="name of the metric, as the trainer returns it"
@@ -75,19 +75,19 @@ class Metric(StrictModel):
 
     @property
     def direction(self) -> str:
-        """ "lower" or "higher": as declared, else by the name; "" where it says neither."""
+        """The better direction, "lower" or "higher": as declared, else as the name implies; "" if unknown."""
         return self.better or direction(self.name)
 
     @property
     def reading(self) -> tuple[str, ...]:
-        """Return how to read a command's output: set, name, pattern, which number, and how numbers are written."""
+        """How to read a command's output: set, name, pattern, which match to use, and an example number if given."""
         best: Take = "lowest" if self.direction == "lower" else "highest"
         number = check_number(self.number)
         return self.set, self.name, self.pattern, best if self.take == "best" else "last", *filter(None, [number])
 
     @property
     def column(self) -> Column:
-        """The table's column. Raises UserError as function.column does."""
+        """The column of the table. Raises UserError like `experiments.tasks.own.function.column`."""
         return column(
             self.name,
             self.head,
@@ -100,7 +100,7 @@ class Metric(StrictModel):
 
 
 class Ensemble(StrictModel):
-    """Trainings of another row that decode together: {of = "base", seeds = [1, 2, 3]}; see docs/ensembles.md."""
+    """An ensemble of another row's trainings, such as {of = "base", seeds = [1, 2, 3]}; see docs/ensembles.md."""
 
     of: Key = Field(description="row whose trainings are the members")
     seeds: tuple[Count, ...] = Field(strict=False, description="seeds of the members")
@@ -126,7 +126,7 @@ class Ensemble(StrictModel):
 
 
 class Branch(StrictModel):
-    """A row that begins with another row's training: {row = "base", step = 80_000}; see docs/branches.md."""
+    """The parent row of a branch and the last shared step, such as {row = "base", step = 80_000}; docs/branches.md."""
 
     row: Key = Field(description="row of the parent run, whose first steps are shared")
     step: Count = Field(description="the last shared step; a profile's scale.steps multiplies it")
@@ -134,7 +134,7 @@ class Branch(StrictModel):
 
 
 class Interval(StrictModel):
-    """The range of a tuned setting: {low = 0.1, high = 10, log = true}, or a list of values."""
+    """The range of a tuned setting, such as {low = 0.1, high = 10, log = true}, or a list of values."""
 
     low: int | FiniteFloat = 0
     high: int | FiniteFloat = 0
@@ -157,7 +157,10 @@ class Interval(StrictModel):
 
 
 def _ranges(table: Any) -> Any:
-    """{model: {dropout: […]}} → {"model.dropout": […]}: a list or a table with `low` is a range."""
+    """Flatten nested tables of ranges to dotted names: {model: {dropout: […]}} becomes {"model.dropout": […]}.
+
+    A list is a range, and so is a table with `low`, `high` or `choices`.
+    """
     found: dict[str, Any] = {}
     for name, value in table.items() if isinstance(table, dict) else ():
         if isinstance(value, dict) and not {"low", "high", "choices"} & set(value):
@@ -168,7 +171,7 @@ def _ranges(table: Any) -> Any:
 
 
 class Tune(StrictModel):
-    """Search space and objective of `ablations tune`, equal for all rows."""
+    """The search space and the objective of `ablations tune`, which are equal for all rows."""
 
     trials: Count = Field(description="number of trials of each row")
     ranges: Annotated[dict[str, Interval], BeforeValidator(_ranges)] = Field(alias="range")

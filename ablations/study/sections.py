@@ -18,8 +18,8 @@ def _accept(_value: Any, _study: Any) -> None:
 class Section:
     """A top-level table of a study file.
 
-    kind: the type that pydantic reads the table as, such as a model or a tuple of models. check: called with the value
-    and the whole study; it raises ValueError with what is wrong.
+    kind: the type that pydantic validates the table against, such as a model or a tuple of models. check: a function of
+    the validated value and the whole study, which raises ValueError for mistakes.
     """
 
     kind: Any
@@ -27,7 +27,7 @@ class Section:
 
 
 def section_named(name: str) -> Section:
-    """The section of that name. Raises ValueError with the names of the installed ones."""
+    """Return the section with this name. Raises ValueError, with the installed sections, for an unknown name."""
     known = added("sections")
     if name not in known:
         raise ValueError(f"there is no section {name}. The installed sections are: {', '.join(known) or 'none'}")
@@ -36,7 +36,7 @@ def section_named(name: str) -> Section:
 
 
 def read_sections(tables: Mapping[str, Any]) -> dict[str, Any]:
-    """The tables as the types of their sections. Raises ValueError for one that is unknown or wrong."""
+    """Validate each table against the type of its section. Raises ValueError for an unknown or invalid table."""
     found = {}
     for name, table in tables.items():
         try:
@@ -49,7 +49,7 @@ def read_sections(tables: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_sections(tables: Mapping[str, Any], study: Any) -> None:
-    """Check the read tables against the whole study. Raises ValueError."""
+    """Check the validated tables against the whole study. Raises ValueError."""
     for name, table in tables.items():
         try:
             section_named(name).check(table, study)

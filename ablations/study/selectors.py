@@ -1,4 +1,4 @@
-"""Selection from a study by options shared by all commands: profile, corpus, rows, seeds, overrides."""
+"""The options with which all commands select from a study: profile, corpus, rows, seeds, overrides."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -12,18 +12,18 @@ from experiments.errors import UserError
 from experiments.messages import suggestion
 
 CORPUS = "data.corpus"  # the setting behind --corpus
-ROW, GROUP = "row", "group"  # before a name in --rows and a colon
+ROW, GROUP = "row", "group"  # prefixes of a name in --rows, as in row:KEY and group:GROUP
 
 
 @dataclass(frozen=True)
 class Selection:
-    """A selection; without options it is every row of the default profile with the study's own seeds."""
+    """A selection from a study. The default is every row in the default profile, with the study's number of seeds."""
 
     profile: str | None = None
     corpus: str | None = None  # "builtin" or a folder
-    rows: tuple[str, ...] = ()  # keys and groups
-    seeds: int | None = None  # seeds 1..N of every row, instead of the study's number
-    overrides: Mapping[str, Any] = field(default_factory=dict)  # by dotted name
+    rows: tuple[str, ...] = ()  # keys and groups; () for all rows
+    seeds: int | None = None  # number of seeds of every row, instead of the study's number
+    overrides: Mapping[str, Any] = field(default_factory=dict)  # dotted name → value
 
     def __post_init__(self) -> None:
         if self.seeds is not None and self.seeds > MOST_SEEDS:
@@ -37,7 +37,7 @@ class Selection:
 
     @property
     def forced(self) -> dict[str, tuple[Any, str]]:
-        """Settings that the command line sets in every row, each with the option it came from."""
+        """Settings that the command line sets in every row, each with its value and its option."""
         settings = {name: (value, "--set") for name, value in self.overrides.items()}
         if self.corpus is not None:
             settings[CORPUS] = (self.corpus, "--corpus")
@@ -59,18 +59,21 @@ def selection(
 
 
 def only_row(study: Study, key: str) -> str:
-    """The name in `--rows` of the row with this key: another one where a group has the same name."""
+    """Return the name that selects only this row in `--rows`: row:KEY if a group has the same name, else KEY."""
     return f"{ROW}:{key}" if any(row.group == key for row in study.variations) else key
 
 
 def select_rows(study: Study, names: Iterable[str]) -> list[Variation]:
-    """Rows whose key or group is in `names`, in the study's order; all rows without names. Raises UserError."""
+    """Return the rows whose key or group is in `names`, in the study's order. Return all rows if `names` is empty.
+
+    Raises UserError for an unknown or ambiguous name.
+    """
     wanted = [_named(study, name) for name in names]
     return [row for row in study.variations if not wanted or any(row.key in keys for keys in wanted)]
 
 
 def _named(study: Study, name: str) -> set[str]:
-    """Keys of the rows that one name selects: KEY, GROUP, row:KEY or group:GROUP."""
+    """Return the keys of the rows that one name selects. A name is KEY, GROUP, row:KEY or group:GROUP."""
     kind, _, named = name.partition(":") if name.startswith((f"{ROW}:", f"{GROUP}:")) else ("", "", name)
     row = {row.key for row in study.variations if row.key == named and kind != GROUP}
     group = {row.key for row in study.variations if row.group == named and named and kind != ROW}
@@ -89,6 +92,6 @@ def _named(study: Study, name: str) -> set[str]:
 
 
 def row_seeds(study: Study, row: Variation, chosen: Selection) -> list[int]:
-    """Seeds 1..N plus the row's offset. N comes from --seeds, else from the row, else from the study."""
+    """Return the seeds 1..N plus the row's offset. N comes from --seeds, else from the row, else from the study."""
     count = chosen.seeds or row.seeds or study.seeds
     return [row.seed_offset + number for number in range(1, count + 1)]

@@ -1,4 +1,4 @@
-"""A study: the table of a paper as data. `load_study` reads a built-in study by name, or a user's file by path."""
+"""A study: the description of one table. `load_study` reads a built-in study by name, or a user's file by path."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,17 +24,17 @@ from model.strict import StrictModel
 from reports.spec.choices import TableChoices
 from reports.spec.sentences import Cited, Claim, compared, parse
 
-# --- The study, and where it is loaded from
+# --- The study, and the functions that load it
 
 
 class Protected(StrictModel):
-    """[protected]: what measures the rows. The study itself always is."""
+    """The table [protected]: files that measure the rows, and that no row may change."""
 
     paths: tuple[Text, ...] = Field((), strict=False, description="files and folders, relative to the study's folder")
 
 
 class Study(Match):
-    """A table. Attribute names are plural where the file has one entry each: [profile.x], [[variation]]."""
+    """A study. The attributes `profiles`, `variations`, `metrics` and `claims` have singular names in the file."""
 
     name: Key
     title: Text
@@ -173,7 +173,7 @@ class Study(Match):
         return self
 
     def _check_command(self) -> None:
-        """Raises ValueError for what is said of a command where there is none, or that no command can follow."""
+        """Raise ValueError for keys that need a command if the study has none, and for invalid values of these keys."""
         patterns = any(metric.pattern for metric in self.metrics)
         links = self.links and not (self.base_commit or any(row.change for row in self.variations))
         for name, given in {"progress": self.progress, "links": links, "[[metric]] pattern": patterns}.items():
@@ -187,23 +187,23 @@ class Study(Match):
 
     @property
     def base_row(self) -> Variation | None:
-        """The row without changes, if the table prints it: differences are computed against it."""
+        """The row without changes, or None. Differences are computed against this row."""
         return next((row for row in self.variations if row.is_base), None)
 
     @property
     def families(self) -> tuple[str, ...]:
-        """The groups whose rows are compared with each other alone; none: all rows are compared."""
+        """The groups whose rows are compared only with each other; () if all rows of the table are compared."""
         groups = dict.fromkeys(row.group for row in self.variations) if self.within_groups else ()
         return tuple(self.pivot or groups)
 
     @property
     def factors(self) -> dict[str, str]:
-        """Settings printed as columns, with their heads."""
+        """Settings that the table prints as columns, with their column heads."""
         names = dict.fromkeys(name for row in self.variations for name in row.declared)
         return self.columns or {name: name.rpartition(".")[2] for name in names}
 
     def profile_named(self, name: str | None) -> tuple[str, Profile]:
-        """A profile with its name; the default profile for None. Raises UserError with the nearest names."""
+        """Return the name and the profile; the default profile for None. Raises UserError for an unknown name."""
         chosen = self.default_profile if name is None else name
         if chosen not in self.profiles:
             raise UserError(
@@ -214,7 +214,7 @@ class Study(Match):
 
 
 def _check_members(row: Variation, rows: Iterable[Variation]) -> None:
-    """Raises ValueError for an ensemble of a row that does not exist, or that is an ensemble."""
+    """Raise ValueError for an ensemble of a row that does not exist, is an ensemble, or is a branch."""
     if row.ensemble is None:
         return
     others = {other.key: other for other in rows if other.key != row.key and other.ensemble is None}
@@ -232,7 +232,7 @@ def _check_members(row: Variation, rows: Iterable[Variation]) -> None:
 
 
 def _check_parent_run(row: Variation, rows: Iterable[Variation], profiles: Iterable[str]) -> None:
-    """Raises ValueError for a branch of a row that does not exist, trains nothing, or is a branch."""
+    """Raise ValueError for a branch of a row that does not exist, trains nothing, or is a branch."""
     if row.branch is None:
         return
     where, of = f'row "{row.key}", from', next((other for other in rows if other.key == row.branch.row), None)
@@ -254,16 +254,16 @@ def _repeated(keys: Iterable[str]) -> str | None:
 
 
 def load_study(name_or_path: str, many: bool = False) -> Study:
-    """Read a built-in study by name, or the user's own by path (`*.toml`). Raises UserError.
+    """Read a built-in study by name, or a user's study by path (`*.toml`). Raises UserError.
 
-    many: accept designs of over 10,000 rows (the user confirmed them, or the study is only read).
+    many: accept studies with more than 10,000 rows, because the user confirmed them, or because nothing is trained.
     """
     study = read_study(name_or_path, Study, many)
     return _with_trees(study) if study.base_commit or any(row.change for row in study.variations) else study
 
 
 def _with_trees(study: Study) -> Study:
-    """A study with the trees of its rows' code, base's too. Raises UserError (ablations/study/code_rows.py)."""
+    """Return the study with the git trees of base's code and of the rows' code. Raises UserError."""
     where, rows, changes = study.origin, list[Variation](), dict[int, tuple[str, str, int]]()
     try:
         if not study.command and ":" not in study.task:
@@ -286,7 +286,7 @@ def _with_trees(study: Study) -> Study:
                 settings = (f"{name} = {show(value)}" for name, value in row.declared.items())
                 made = {
                     "label": row.label or ", ".join([made_of.words, *settings]),
-                    "design": row.design or "code",  # rows of equal trees are one
+                    "design": row.design or "code",  # rows with equal trees are merged
                     "diff": made_of.diff,
                     "code_tree": made_of.tree,
                     "code_base": made_of.base,
@@ -299,7 +299,7 @@ def _with_trees(study: Study) -> Study:
         raise UserError(f"{where}: {error}") from None
     for place, change in zip(changes, told_apart(list(changes.values())), strict=True):
         row = rows[place]
-        tree = f"{NO_TREE}{change}" if row.refused else row.code_tree  # as different as the changes
+        tree = f"{NO_TREE}{change}" if row.refused else row.code_tree  # differs where the changes differ
         rows[place] = row.model_copy(update={"code_change": change, "code_tree": tree})
     begun = {
         "code_tree": code.base,
@@ -311,18 +311,18 @@ def _with_trees(study: Study) -> Study:
 
 
 def _refused(row: Variation, code: RefusedCode) -> Variation:
-    """A row whose code cannot be made now. Its finished runs are found by the digest of its change."""
+    """Mark a row whose code cannot be made now as refused. The digest of its change identifies its finished runs."""
     first, *others = code.changes or (digest({"refused": [row.key, *map(str, row.change or ())]}),)
     made: dict[str, Any] = {"label": row.label or code.words, "design": row.design or "code", "refused": code.why}
     made |= {"code_change": first, "other_changes": tuple(others)}
     return row.model_copy(update=made)
 
 
-# --- Checks of what a study says of its printed table: `pivot`
+# --- Checks of `pivot`
 
 
 def _check_places(pivot: Mapping[str, str], kind: str, places: Sequence[tuple[str, str, str]]) -> None:
-    """Raises ValueError for a row or cited result without its own place: a line (label) and a column (group)."""
+    """Raise ValueError for a row or cited result that has no line (label) and column (group) to itself."""
     taken = dict[tuple[str, str], str]()
     for name, label, group in places:
         if not label:

@@ -1,4 +1,4 @@
-"""Read a study file: find it, parse TOML, apply `extends`, expand designs, report errors with their place."""
+"""Read a study file: find the file, parse TOML, apply `extends`, expand designs, and report errors with their place."""
 
 import importlib.resources
 import itertools
@@ -32,8 +32,8 @@ _EXPERIMENT = (
     "match",
     "by",
     "metric",
-)  # what is run and measured
-# What `extends` inherits from another study: how it runs, not what it prints.
+)  # keys that define what is run and measured
+# Keys that `extends` inherits from another study: how rows run, not what the table prints.
 _INHERITED = (*_EXPERIMENT, "base", "profile", "default_profile", "seeds", "tune", "protected")
 _OURS = (
     "origin",
@@ -58,18 +58,18 @@ _DEEPEST = 50
 
 
 def _builtin() -> dict[str, Path]:
-    """Name → file of the built-in studies."""
+    """Return name → file of the built-in studies."""
     folders = (_STUDIES, *(folder / "studies" for folder in extras()))
     return {file.stem: file for file in sorted(file for folder in folders for file in folder.glob("*.toml"))}
 
 
 def builtin_studies() -> list[str]:
-    """Names of the built-in studies: of ablations/studies, and of each extra's folder `studies`."""
+    """Return the names of the built-in studies, from ablations/studies and from the folder `studies` of each extra."""
     return sorted(_builtin())
 
 
 def read_study(name_or_path: str, model: type[Model], many: bool = False) -> Model:
-    """Find, read and validate a study. Raises UserError with what is wrong, in which file, and what to do.
+    """Find, read and validate a study. Raises UserError with the mistake, the file, and what to do.
 
     many: accept more than `MANY_ROWS` rows.
     """
@@ -91,7 +91,7 @@ def read_study(name_or_path: str, model: type[Model], many: bool = False) -> Mod
 
 
 def _read(name_or_path: str, relative_to: Path, chain: int) -> tuple[dict[str, Any], str, Path | None]:
-    """The file's table merged with what it extends, its name for messages, and its folder."""
+    """Return the file's table merged with the study that it extends, the file's name for messages, and its folder."""
     text, origin, folder = _find(name_or_path, relative_to)
     table = _parse(text, origin)
     parent = table.pop("extends", None)
@@ -108,7 +108,7 @@ def _read(name_or_path: str, relative_to: Path, chain: int) -> tuple[dict[str, A
 
 
 def _inherit(parent: Mapping[str, Any], table: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge the child's entries over the parent's; base and profiles are merged entry by entry."""
+    """Merge the child's entries over the parent's entries. Base is merged by setting, and profiles by name."""
     merged = {name: parent[name] for name in _INHERITED if name in parent} | dict(table)
     for name in ("base", "profile"):
         ours, theirs = table.get(name), parent.get(name)
@@ -127,7 +127,7 @@ def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _find(name_or_path: str, relative_to: Path) -> tuple[str, str, Path | None]:
-    """The text of a study, its name for messages, and its folder (None for a built-in one)."""
+    """Return the text of a study, its name for messages, and its folder (None for a built-in study)."""
     if file := _builtin().get(name_or_path):
         return file.read_text(encoding="utf-8"), f"{name_or_path}.toml (built-in)", None
     path = relative_to / name_or_path
@@ -165,7 +165,7 @@ def _parse(text: str, origin: str) -> dict[str, Any]:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise UserError(_syntax(str(error), text, origin)) from None
-    except ValueError:  # Python reads no integer of more than 4,300 digits
+    except ValueError:  # Python refuses integers with more than 4,300 digits
         raise UserError(f"{origin}: a number has too many digits. Write one of at most 19 digits.") from None
     except RecursionError:
         raise UserError(too_deep) from None
@@ -177,7 +177,7 @@ def _parse(text: str, origin: str) -> dict[str, Any]:
 
 
 def deeper(table: dict[str, Any], most: int) -> bool:
-    """Return whether tables and lists are nested more than `most` deep; without recursion."""
+    """Return whether tables and lists are nested more than `most` deep. The function does not use recursion."""
     level: list[Any] = [table]
     for _ in range(most):
         inner = [v for at in level for v in (at.values() if isinstance(at, dict) else at)]
@@ -186,7 +186,10 @@ def deeper(table: dict[str, Any], most: int) -> bool:
 
 
 def _syntax(message: str, text: str, origin: str) -> str:
-    """Our text for a syntax error. tomllib ends its message with "(at line 3, column 5)" or "(at end of document)"."""
+    """Return the message for a syntax error.
+
+    tomllib ends its own message with "(at line 3, column 5)" or "(at end of document)".
+    """
     what, _, place = message.rpartition(" (at ")
     numbers = re.fullmatch(r"line (\d+), column (\d+)\)", place)
     lines = text.rstrip("\n").split("\n")
@@ -195,7 +198,10 @@ def _syntax(message: str, text: str, origin: str) -> str:
 
 
 def _explain(error: Any, table: Mapping[str, Any], model: type[BaseModel]) -> str:
-    """One error: its place in the file (row by key, profile by name), the value, and what is expected."""
+    """Return the message for one error: its place in the file, the value, and the expected value.
+
+    The place names a row by its key and a profile by its name.
+    """
     location: tuple[int | str, ...] = error["loc"]
     if error["type"] == "extra_forbidden":
         place = _place(location[:-1], table)
@@ -215,7 +221,7 @@ def _explain(error: Any, table: Mapping[str, Any], model: type[BaseModel]) -> st
 
 
 def _place(location: tuple[int | str, ...], table: Mapping[str, Any]) -> str:
-    """('variation', 3, 'set') → 'row "A-h4", set: '."""
+    """Return a place in words: ('variation', 3, 'set') becomes 'row "A-h4", set: '."""
     words = [f"number {part + 1}" if isinstance(part, int) else part for part in location]
     if len(location) >= 2 and location[0] == "variation" and isinstance(location[1], int):
         row = table["variation"][location[1]]
@@ -229,22 +235,24 @@ def _place(location: tuple[int | str, ...], table: Mapping[str, Any]) -> str:
 
 
 def _fields(location: tuple[int | str, ...], model: type[BaseModel]) -> list[str]:
-    """The names allowed at a place, as the file writes them."""
+    """Return the names that are allowed at a place, as they are written in the file."""
     for part in location:
         field = next((f for n, f in model.model_fields.items() if part in (n, f.alias)), None)
-        model = _model_in(field.annotation) or model if field else model  # a row's number or a profile's name: stay
+        model = (
+            _model_in(field.annotation) or model if field else model
+        )  # a row's number or a profile's name has no field
     return [f.alias or name for name, f in model.model_fields.items() if name not in (*_OURS, *_OURS_OF_ROWS)]
 
 
 def _of_extras(location: tuple[int | str, ...]) -> tuple[str, ...]:
-    """Further names at a place: those that the reader takes itself, and those that extras add."""
+    """Return further names that are allowed at a place: keys that this module handles, and keys that extras add."""
     if len(location) == 1:
         return ("extends", "ablate", *added("sections"))
     return tuple(added("changes")) if len(location) == 3 and location[0] == "variation" else ()
 
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:
-    """tuple[Variation, ...] → Variation."""
+    """Return the model in an annotation: tuple[Variation, ...] gives Variation."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     return next((found for a in get_args(annotation) if (found := _model_in(a))), None)
@@ -254,8 +262,8 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
 #     vary = {lr = [0.1, 0.01], dropout = [0.0, 0.5]}     one factor at a time: 4 rows
 #     grid = {lr = [0.1, 0.01], dropout = [0.0, 0.5]}     every combination: 4 rows
 #     remove = {attention = {use_attention = false}}      the full model without one component: 1 row each
-# A factor is a setting with its values, or any name with tables of settings that change together. Rows get the key
-# key-factor-value: `A-lr0.1`. The entry's other fields (group, set, seeds, note …) apply to each of its rows.
+# A factor is a setting with its values, or any name with tables of settings that change together. The key of a row is
+# KEY-FACTORVALUE, such as `A-lr0.1`. The entry's other fields (group, set, seeds, note …) apply to each of its rows.
 
 
 MANY_ROWS = 10_000  # above this, --yes is required
@@ -265,14 +273,17 @@ _OF_ONE_ROW = ("label", "paper")
 
 @dataclass(frozen=True)
 class Choice:
-    """One value of a factor: its name in row keys, and the settings it makes."""
+    """One value of a factor: its name in row keys, and its settings."""
 
     name: str
     settings: Mapping[str, Any]
 
 
 def expand(table: dict[str, Any], origin: str, many: bool) -> dict[str, Any]:
-    """The study's table with every design expanded. Raises UserError, also for over MANY_ROWS rows unless `many`."""
+    """Return the table of a study file with every design expanded into rows.
+
+    Raises UserError for invalid designs, and for more than MANY_ROWS rows unless `many` is true.
+    """
     entries = table.get("variation")
     if not isinstance(entries, list) or not any(_design(entry) for entry in entries):
         return table
@@ -296,7 +307,7 @@ def _key(entry: Mapping[str, Any]) -> str:
 
 
 def _count(entry: Any, origin: str) -> int:
-    """Number of rows of an entry, computed without expanding it."""
+    """Return the number of rows of an entry, computed without expanding the entry."""
     kind = _design(entry)
     if not kind:
         return 1
@@ -366,7 +377,10 @@ def _choices(factor: str, values: Any, where: str) -> list[Choice]:
 
 
 def _components(given: Any, where: str) -> list[Choice]:
-    """Components to remove: a list of switches to turn off, or a table component → settings without it."""
+    """Return one choice per component to remove.
+
+    given: a list of settings to turn off, or a table of component → settings without that component.
+    """
     if isinstance(given, list) and all(isinstance(name, str) for name in given):
         return [Choice(_word(name.rpartition(".")[2]), {name: False}) for name in given]
     if isinstance(given, Mapping):
@@ -381,7 +395,7 @@ def _components(given: Any, where: str) -> list[Choice]:
 
 
 def _word(value: Any) -> str:
-    """A value as part of a row key: 0.1, yes, a.b; other characters become "_"."""
+    """Return a value as part of a row key, such as 0.1, yes, a.b. Other characters become "_"."""
     if isinstance(value, bool):
         text = "yes" if value else "no"
     elif isinstance(value, list):

@@ -1,4 +1,7 @@
-"""A study's [tune]: what is searched for each row, and the study with the settings found. Trains nothing."""
+"""The search space that a study's [tune] gives each row, and the study with the settings found.
+
+This module trains nothing.
+"""
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -18,13 +21,13 @@ from experiments.tasks.base import Task
 from experiments.tasks.columns import Column
 from experiments.tuning import FAILED, Range, Search, Space, check_sampler
 
-SETS = "evaluation.sets"  # the setting with the sets to score, if the task has it
-# Settings of built-in tasks that version 0.1.0 recorded also where they were not set. The keys of searches have them.
+SETS = "evaluation.sets"  # the setting that lists the sets to score, if the task has such a setting
+# Settings that version 0.1.0 recorded for built-in tasks even if they were not set. Keys of searches contain them.
 _RECORDED_UNSET: Mapping[str, list[str]] = MappingProxyType({"modules": [], "evaluation.modules": []})
 
 
 def tune_of(study: Study, task: Task) -> Tune:
-    """The study's [tune], checked against the task's settings. Raises UserError."""
+    """Return the study's [tune], checked against the task's settings. Raises UserError."""
     tune = study.tune
     if tune is None:
         raise UserError(
@@ -47,7 +50,7 @@ def tune_of(study: Study, task: Task) -> Tune:
 
 
 def deciding_column(study: Study, task: Task) -> Column:
-    """The column to optimise, with its direction. Raises UserError."""
+    """Return the column to optimise. Raises UserError if there is no such column or its direction is unknown."""
     tune = tune_of(study, task)
     there = [column for column in task.columns if column.set == tune.set]
     for column in there:
@@ -67,7 +70,10 @@ def deciding_column(study: Study, task: Task) -> Column:
 
 
 def space_of(study: Study, row: Variation, config: Any, chosen: Selection, task: Task) -> Space:
-    """The search space of a row: the ranges without its own settings, the command line's, and what it does not read."""
+    """Return the search space of a row.
+
+    The space leaves out settings that the row declares, that the command line sets, or that the row does not read.
+    """
     tune, column = tune_of(study, task), deciding_column(study, task)
     taken = {*row.declared, *chosen.forced, *config.unread(tune.ranges)}
     ranges = {
@@ -79,13 +85,13 @@ def space_of(study: Study, row: Variation, config: Any, chosen: Selection, task:
 
 
 def with_tuned(study: Study, found: Mapping[str, Mapping[str, Any]], notes: Sequence[str] = ()) -> Study:
-    """The study with `found` (row key → settings) as the rows' tuned settings, and `notes` added."""
+    """Return the study with `found` (row key → settings) as the rows' tuned settings, and with `notes` added."""
     rows = tuple(row.model_copy(update={"tuned": dict(found.get(row.key, row.tuned))}) for row in study.variations)
     return study.model_copy(update={"variations": rows, "notes": (*study.notes, *notes)})
 
 
 def notes_of(searches: Mapping[str, Search], trials: int, column: Column) -> list[str]:
-    """Notes for the table: what was tuned, on which set, with which budget, and the results."""
+    """Return notes for the table: the tuned settings, the set, the number of trials, and the results."""
     some = next(iter(searches.values())).space
     ranges = {name: given for search in searches.values() for name, given in search.space.ranges.items()}
     looked = "; ".join(f"{name} {given}" for name, given in ranges.items())
@@ -116,10 +122,10 @@ def _short(value: Any) -> str:
 
 
 def about(config: Any, trainer: TrainerSpec, inputs: Mapping[str, str], space: Space) -> dict[str, Any]:
-    """The identity of a row's trials beside the space.
+    """Return the facts that identify a row's trials, apart from the search space.
 
-    It has the row's other settings without the scored sets, the command and the code of its trainer, and its data. A
-    search that version 0.1.0 began keeps its key, so that its trials count.
+    The facts are the row's other settings except the scored sets, the command and code of its trainer, and its data. A
+    search that version 0.1.0 began keeps its key, so its trials still count.
     """
     unset = _RECORDED_UNSET if isinstance(config, RunConfig) else {}
     given = {**unset, **dict(flatten(config))}

@@ -1,4 +1,4 @@
-"""A row of a study, and a profile: a size of the whole table."""
+"""The rows of a study (`Variation`), and its profiles (`Profile`), which set the size of the whole table."""
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -23,14 +23,14 @@ Settings = Annotated[Overrides, BeforeValidator(dotted)]
 
 @dataclass(frozen=True)
 class Setting:
-    """A value and its source for messages: 'row "A-h1"'."""
+    """A value and its source, such as 'row "A-h1"', for messages."""
 
     value: Any
     source: str
 
 
 class Scale(StrictModel):
-    """Ratios that multiply the sizes of base and rows (which settings: ablations/study/variation.py)."""
+    """Ratios that multiply the sizes of base and rows. `SCALED` lists the settings that each ratio multiplies."""
 
     width: FiniteFloat = Field(1.0, gt=0, description="factor on d_model, d_ff, d_k, d_v; heads and rates stay")
     head_width: FiniteFloat | None = Field(None, gt=0, description="factor on d_k and d_v; width if unset")
@@ -38,7 +38,10 @@ class Scale(StrictModel):
     steps: FiniteFloat = Field(1.0, gt=0, description="factor on train_steps and warmup_steps")
 
     def multiplied(self) -> Iterator[tuple[str, Fraction, tuple[str, ...]]]:
-        """Each ratio but 1: its name, its value as written (10 × 0.1 is exactly 1), the settings that it multiplies."""
+        """Yield each ratio that is not 1: its name, its exact decimal value, and the settings that it multiplies.
+
+        The value is a Fraction, so that 10 × 0.1 is exactly 1.
+        """
         for name, settings in SCALED.items():
             ratio = getattr(self, name)
             if ratio not in (None, 1.0):
@@ -47,7 +50,7 @@ class Scale(StrictModel):
 
 
 class Profile(Match):
-    """A size of the whole table."""
+    """A profile: a size of the whole table, such as a small one for a quick check."""
 
     description: Text = ""
     scale: Scale = Scale()
@@ -58,7 +61,10 @@ class Profile(Match):
 
 
 class Variation(Match):
-    """A row: base plus `set` (in the paper's sizes; profiles scale and replace it) plus `fixed` (in every profile)."""
+    """A row: the settings of base, replaced by `set` and `fixed`.
+
+    `set` has the paper's sizes, which profiles scale or replace. `fixed` is the same in every profile.
+    """
 
     key: Key
     group: Group = ""
@@ -103,7 +109,7 @@ class Variation(Match):
     @model_validator(mode="before")
     @classmethod
     def _network_changes_are_settings(cls, data: Any) -> Any:
-        """A change of the network that a row names by itself is a setting that no profile replaces."""
+        """Move a network change that is a key of the row into `fixed`, so that no profile replaces it."""
         if not isinstance(data, dict):
             return data
         changes = {name: data[name] for name in added("changes") if name in data}
@@ -124,19 +130,21 @@ class Variation(Match):
 
     @property
     def is_base(self) -> bool:
-        """Return whether the row changes nothing."""
+        """True if the row changes nothing."""
         changes = self.set or self.fixed or self.by_profile or self.seed_offset or self.ensemble or self.branch
-        return not (changes or self.imported or self.change or self.code_tree)  # an anonymous bundle names no commit
+        return not (
+            changes or self.imported or self.change or self.code_tree
+        )  # a row of an anonymous bundle has a tree without a commit
 
     def trainer_of(self, study: TrainerSpec) -> TrainerSpec:
-        """The facts of the row's trainer: those of the study, with the row's own code if it changes code."""
+        """Return the facts about the row's trainer: those of the study, with the row's code if the row changes code."""
         if not self.change:
             return study
         return replace(study, tree=self.code_tree, base=self.code_base, lines=self.code_lines)
 
     @property
     def change(self) -> Change | None:
-        """The row's change of code."""
+        """The row's change of code; None if the row does not change code."""
         given = Change(self.patch, self.commit, self.commits, self.parts)
         return given if any(given[:3]) else None
 
@@ -162,7 +170,7 @@ class Variation(Match):
 
     @model_validator(mode="after")
     def _only_evaluated(self) -> Self:
-        """An ensemble may declare how it is decoded and how many checkpoints that needs, and nothing else."""
+        """Check that an ensemble sets only decoding settings and the number of checkpoints that decoding needs."""
         if self.ensemble is None:
             return self
         trained = [name for name in self.declared if not name.startswith(("evaluation.", "training.keep_checkpoints"))]
@@ -177,7 +185,7 @@ class Variation(Match):
         return self
 
 
-# --- A profile's ratios: multiply the paper's sizes; heads and rates stay
+# --- A profile's ratios multiply the paper's sizes; the number of heads and rates do not change
 
 
 # The settings that each ratio multiplies.
@@ -190,7 +198,7 @@ SCALED = {
 
 
 def check_ratios(profile: Profile, known: Collection[str], where: str) -> None:
-    """Raises UserError for a ratio that multiplies no setting: a user's own task may name its sizes differently."""
+    """Raise UserError for a ratio that multiplies no setting, because a user's task may have other names for sizes."""
     for kind, _, names in profile.scale.multiplied():
         if not any(name in known for name in names):
             raise UserError(
@@ -200,7 +208,10 @@ def check_ratios(profile: Profile, known: Collection[str], where: str) -> None:
 
 
 def scaled_step(step: int, profile: Profile, name: str, where: str) -> int:
-    """A step of the training under a profile. Raises UserError for a result that is no integer of at least 1."""
+    """Return the step of the training, scaled by a profile.
+
+    Raises UserError if the result is not an integer of at least 1.
+    """
     new = step * Fraction(str(profile.scale.steps))
     if new.denominator != 1 or new < 1:
         raise UserError(
@@ -211,7 +222,7 @@ def scaled_step(step: int, profile: Profile, name: str, where: str) -> int:
 
 
 def scaled(settings: Mapping[str, Setting], profile: Profile, name: str, where: str) -> dict[str, Setting]:
-    """The settings that profile `name` scales, with their new values. Settings that are no integers are left out.
+    """Return the settings that profile `name` scales, with their new values. Values that are not integers are left out.
 
     Raises UserError for a result that is not an integer of at least 1 (a declared 0 stays 0).
     """

@@ -1,4 +1,7 @@
-"""Two tables side by side: which rows moved, with intervals. The other may be another store or study, or a bundle."""
+"""Compare two tables: which cells differ, with confidence intervals.
+
+The other table may come from another store, from another study, or from a bundle.
+"""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -24,16 +27,16 @@ from reports.results.table import (
 
 @dataclass(frozen=True)
 class Moved:
-    """One cell on both sides. Differences are here minus there, on the column's scale."""
+    """One cell in both tables. The difference is here minus there, on the column's scale."""
 
     row: str
     column: Column
     here: float | None
     there: float | None
     difference: float | None
-    low: float | None = None  # 95 % interval
-    high: float | None = None
-    over: str = ""  # what the interval is over: seeds, sentences; or why there is none
+    low: float | None = None  # lower end of the 95 % interval of the difference
+    high: float | None = None  # upper end
+    over: str = ""  # the units that the interval generalises over ("seeds", "sentences"), or why there is no interval
 
     @property
     def moved(self) -> bool:
@@ -41,11 +44,11 @@ class Moved:
         return self.low is not None and self.high is not None and not self.low <= 0 <= self.high
 
 
-Counts = tuple[CountsOf, CountsOf]  # of here and there
+Counts = tuple[CountsOf, CountsOf]  # readers of the counts of this table and of the other table
 
 
 def compare(table: Table, other: Table, counts: Counts) -> Iterator[Moved]:
-    """The cells of the table that at least one of the two evaluates."""
+    """Yield the cells of `table` that at least one of the two tables evaluates."""
     others = {row.key: row for row in other.rows}
     for row in table.rows:
         for column in table.listed:
@@ -77,7 +80,10 @@ def _cell(column: Column, here_row: Row, there_row: Row | None, counts: Counts) 
 
 
 def _over_seeds(ours: Measure, theirs: Measure, column: Column) -> float | None:
-    """Half of Welch's 95 % interval, as the two spreads may differ; None without one, or with too large a one."""
+    """Return half the width of Welch's 95 % interval, which allows different spreads.
+
+    Return None if the interval cannot be computed or is infinite.
+    """
     from scipy.special import stdtrit
 
     here, there = (compared_values(side.values, column) for side in (ours, theirs))
@@ -101,7 +107,7 @@ def _over_sentences(ours: Row, theirs: Row, column: Column, counts: Counts) -> r
 
 
 def as_text(cells: list[Moved], title: str, notes: Mapping[str, str]) -> str:
-    """Markdown: one line per cell. `notes` are printed below, name: text."""
+    """Return the comparison in Markdown, with one line per cell. notes: name → text of a note below the table."""
     heads = ["row", "column", "there", "here", "difference", "95% interval", "over"]
     lines = [[in_cell(text) for text in _line(cell)] for cell in cells]
     moved = sum(cell.moved for cell in cells)
@@ -128,6 +134,6 @@ def _line(cell: Moved) -> list[str]:
 
 
 def as_records(cells: list[Moved]) -> list[dict[str, Any]]:
-    """One flat record per cell, for JSON."""
+    """Return one flat record per cell, for JSON."""
     names = ("row", "here", "there", "difference", "low", "high", "over", "moved")
     return [{"column": cell.column.key} | {name: getattr(cell, name) for name in names} for cell in cells]

@@ -1,4 +1,4 @@
-"""Trace a cell to its runs: commit, command, data, tokenizer, decoding, signature, files."""
+"""Explain a cell: the runs behind it, with commit, command, data, tokenizer, decoding, signature and files."""
 
 import shlex
 import statistics
@@ -17,12 +17,16 @@ from reports.table.cost import shown
 from reports.table.provenance import corpus_name
 
 Explanation = dict[str, Any]
-SETTINGS = ("configuration", "changes_from_base")  # parts whose entries `--set` takes
-HEADS = {"wall_s": "wall s (of this attempt)", "train_s": "train s (with earlier attempts)"}  # of other times, in words
+SETTINGS = ("configuration", "changes_from_base")  # parts that are printed as arguments of --set
+# Fields whose printed name is not the field's name.
+HEADS = {"wall_s": "wall s (of this attempt)", "train_s": "train s (with earlier attempts)"}
 
 
 def explain(table: Table, cell: str) -> Explanation:
-    """The facts behind `ROW.COLUMN`, or behind all cells of `ROW`. Raises UserError for a cell that does not exist."""
+    """Return the facts behind the cell `ROW.COLUMN`, or behind all cells of `ROW`.
+
+    Raises UserError for a cell that does not exist.
+    """
     row, name = _row(table, cell)
     asked = named(name, table.columns)
     columns = [column for column in table.columns if not name or column is asked]
@@ -45,7 +49,7 @@ def explain(table: Table, cell: str) -> Explanation:
 
 
 def _row(table: Table, cell: str) -> tuple[Row, str]:
-    """The row and the column's name. Keys may contain dots: the longest key at the beginning of `cell` counts."""
+    """Return the row and the column's name. Keys may contain dots, so the longest key at the start of `cell` counts."""
     rows = sorted(table.rows, key=lambda row: -len(row.key))
     for row in rows:
         if cell == row.key or cell.startswith(f"{row.key}."):
@@ -56,7 +60,7 @@ def _row(table: Table, cell: str) -> tuple[Row, str]:
 
 
 def _recorded(row: Row, name: str) -> int | None:
-    """A count recorded by a training of the row under this name; None if there is none."""
+    """Return the count that a training of the row recorded under this name; None if no training recorded one."""
     found = (getattr(outcome.record, name, None) for outcome in row.outcomes)
     return next((value for value in found if isinstance(value, int)), None)
 
@@ -113,11 +117,11 @@ def _evaluation(outcome: Outcome, set_: str, columns: list[Column]) -> Explanati
     return found
 
 
-SHORT = 10  # lines of an explanation, unless all is printed
+SHORT = 10  # maximum number of lines of a short explanation
 
 
 def in_short(found: Mapping[str, Any]) -> str:
-    """Return the short answer, at most SHORT lines: the values, the runs behind them, and the code that made these."""
+    """Return a short explanation of at most SHORT lines: the values, their runs, and the code of the runs."""
     runs = found["runs"]
     changes = changes_in_short(found["label"], found["changes_from_base"], changes_code="change_of_code" in found)
     last = [f"made by {made}"] if (made := _made_by(runs[0])) else []
@@ -133,7 +137,7 @@ def in_short(found: Mapping[str, Any]) -> str:
 
 
 def changes_in_short(label: str, changes: Mapping[str, Any], *, changes_code: bool) -> str:
-    """Return a row's changes in words: its settings; for a change of code its label, such as "patch gelu.diff"."""
+    """Return a row's changes in words: its settings, and for a code change its label, such as "patch gelu.diff"."""
     if not changes_code:
         return ", ".join(as_set(name, item) for name, item in changes.items())
     return ", ".join([label, *(as_set(name, item) for name, item in changes.items() if name not in label)])
@@ -167,14 +171,14 @@ def _run_in_short(run: Mapping[str, Any], values: Mapping[str, Mapping[str, Any]
 
 
 def _made_by(run: Mapping[str, Any]) -> str:
-    """The command of an own study and the commit of a run, as far as it recorded them."""
+    """Return the command and the commit of a run, as far as they are recorded."""
     changed = " with changes" if run.get("dirty") else ""
     commit = f"commit {run['commit'][:12]}{changed}" if run.get("commit") else ""
     return " at ".join(filter(None, [run.get("trainer", {}).get("command", ""), commit]))
 
 
 def as_text(found: Mapping[str, Any]) -> str:
-    """The explanation for a terminal: one fact per line, nested by indentation; unknown facts are left out."""
+    """Return the explanation for a terminal: one fact per line, indented by level. Unknown facts are left out."""
     return "\n".join(_lines(found, "")) + "\n"
 
 

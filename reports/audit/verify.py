@@ -1,4 +1,4 @@
-"""Compare an earlier printed table with what the store gives now: which cells changed."""
+"""Verify a printed table: find the cells that differ from the table that the store gives now."""
 
 import csv
 import html
@@ -18,7 +18,7 @@ from reports.results.table import Table
 from reports.table.build import SPENT
 from reports.table.cost import is_note
 
-LEFT_OUT = (SPENT, FIELD, BUNDLE_FIELD, NOTES_FIELD)  # of records
+LEFT_OUT = (SPENT, FIELD, BUNDLE_FIELD, NOTES_FIELD)  # fields of JSON records that are not compared as cells
 SUFFIXES = {".tex": "latex", ".md": "markdown", ".csv": "csv", ".json": "json", ".html": "html"}
 FORMATS = tuple(SUFFIXES.values())
 
@@ -27,17 +27,17 @@ FORMATS = tuple(SUFFIXES.values())
 class Verdict:
     """The differences between a printed table and the table that the store gives now."""
 
-    cells: int  # of the table, heads left out
-    changed: tuple[str, ...]  # one line for each difference; empty: the file is what the store gives
+    cells: int  # number of cells of the table, without column heads
+    changed: tuple[str, ...]  # one line of text for each difference
 
     @property
     def same(self) -> bool:
-        """Return whether the file is what the store gives now."""
+        """True if the file equals the table that the store gives now."""
         return not self.changed
 
 
 def unchecked(table: Table) -> Iterator[str]:
-    """Yield a line for each group of imported numbers, which no comparison with the store can check."""
+    """Yield a line of text for numbers that a comparison with the store cannot check, because they were imported."""
     if table.bundle:
         yield table.bundle
     counts = {row.key: sum(o.record is not None for o in row.outcomes) for row in table.rows if row.imported}
@@ -59,16 +59,17 @@ def verify(text: str, table: Table, format_: str) -> Verdict:
         rows = [row.key for row in table.rows]
     cells = sum(len(line) for line in after[len(after) - len(rows) :])
     changed = list(_differences(before, after, rows)) + list(_notes(text, now, format_))
-    # a page also contains figures, which are not compared
+    # An HTML page also contains figures, which are not compared.
     if not changed and format_ != "html" and lasting(text, format_) != lasting(now, format_):
         changed.append("only spaces or the order of lines differ")
     return Verdict(cells, tuple(changed))
 
 
 def lasting(text: str, format_: str) -> str:
-    """The text without costs, which go on growing with attempts for other tables, and without how it was made.
+    """Return the parts of a printed table that later commands do not change.
 
-    What is proven of a bundle is left out too: `unchecked` says it.
+    Costs are left out, because attempts for other tables increase them. The note on how the table was made and the line
+    about a bundle are left out too; `unchecked` reports the bundle.
     """
     if format_ == "csv":
         return "\n".join(map(repr, _cells(text, "csv")))
@@ -104,14 +105,17 @@ def _differences(before: list[list[str]], after: list[list[str]], rows: list[str
 
 def _notes(text: str, now: str, format_: str) -> Iterator[str]:
     old, new = (_other_lines(part, format_) for part in (text, now))
-    if format_ == "json" and not old:  # of a version that wrote no notes
+    if format_ == "json" and not old:  # an earlier version wrote no notes to JSON
         return
     yield from (f"only in the file: {line}" for line in old if line not in new)
     yield from (f"not in the file: {line}" for line in new if line not in old)
 
 
 def _other_lines(text: str, format_: str) -> list[str]:
-    """The notes under a table, and in Markdown and LaTeX all other lines that are no cells; a CSV file has none."""
+    """Return the notes under a table; for Markdown and LaTeX also all other lines that contain no cells.
+
+    A CSV file has no notes.
+    """
     if format_ == "csv":
         return []
     if format_ == "json":
@@ -129,7 +133,7 @@ def _other_lines(text: str, format_: str) -> list[str]:
 
 
 def _cells(text: str, format_: str) -> list[list[str]]:
-    """Lines of cells, heads first; a cell that spans columns is followed by empty ones."""
+    """Return the lines of cells, heads first. A cell that spans several columns is followed by empty cells."""
     if format_ == "csv":
         records = list(csv.reader(io.StringIO(text)))
         left_out = {i for i, name in enumerate(records[0]) if name in (FIELD, BUNDLE_FIELD)} if records else set()

@@ -1,4 +1,4 @@
-"""Figures of lines: learning curves, scores by the length of the sentences, and one panel per group of rows."""
+"""Line figures: learning curves and scores by sentence length, with one panel per group of rows."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,30 +20,33 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-MOST_POINTS = 200  # of a line
-Curves = dict[str, tuple[NDArray[np.int64], NDArray[np.float64]]]  # row → steps, means over seeds
+MOST_POINTS = 200  # maximum number of points of a line
+Curves = dict[str, tuple[NDArray[np.int64], NDArray[np.float64]]]  # key of a row → (steps, means over seeds)
 
 
 @dataclass(frozen=True)
 class Logged:
-    """A column's metric as a training logs it."""
+    """A metric that a training logs, and the column that prints this metric."""
 
-    name: str  # in the events
-    words: str
+    name: str  # name in the events
+    words: str  # name for the reader of the figure
     column: Column
 
 
 def logged(columns: Sequence[Column]) -> list[Logged]:
-    """Return the metrics to draw, best first: those of sets scored in training (`dev_perplexity`), then training's."""
+    """Return the logged metrics that can be drawn, the preferred ones first.
+
+    Metrics of sets that are scored during training (`dev_perplexity`) come before metrics of the training itself.
+    """
     on_sets = [Logged(f"{column.set}_{column.metric}", f"{column.set} {column.metric}", column) for column in columns]
-    by_metric = {column.metric: column for column in reversed(columns)}  # of several sets once
+    by_metric = {column.metric: column for column in reversed(columns)}  # a metric of several sets counts once
     return on_sets + [
         Logged(column.metric, f"{column.metric} while training", column) for column in reversed(by_metric.values())
     ]
 
 
 def read(table: Table, store: Store) -> tuple[Curves, Logged | None]:
-    """One line per row with a curve, and its quantity: the first of `logged` that any row has."""
+    """Return the curve of each row, and the drawn metric: the first metric of `logged` for which a row has values."""
     points = {row.key: [_points(store, outcome.run.run_id) for outcome in row.outcomes] for row in table.rows}
     for shown in logged(table.listed):
         name, log = shown.name, shown.column.logarithmic
@@ -62,12 +65,14 @@ def _points(store: Store, run_id: str) -> dict[str, dict[int, float]]:
 
 
 def _mean(seeds: list[dict[int, float]], log: bool) -> tuple[NDArray[np.int64], NDArray[np.float64]] | None:
-    """The mean over seeds at the steps that all of them have; the geometric mean of what compares by logarithms."""
+    """Return the mean over seeds at the steps that all seeds logged. log: return the geometric mean."""
     steps = sorted(set.intersection(*(set(seed) for seed in seeds))) if seeds else []
     steps = [step for step in steps if not log or all(seed[step] > 0 for seed in seeds)]
     if not steps:
         return None
-    places = np.linspace(0, len(steps) - 1, min(len(steps), MOST_POINTS)).round()  # with the first and the last
+    places = np.linspace(
+        0, len(steps) - 1, min(len(steps), MOST_POINTS)
+    ).round()  # includes the first and the last step
     kept = [steps[int(i)] for i in places]
     values = np.array([[seed[step] for step in kept] for seed in seeds])
     return np.array(kept), np.exp(np.log(values).mean(axis=0)) if log else values.mean(axis=0)
@@ -75,7 +80,7 @@ def _mean(seeds: list[dict[int, float]], log: bool) -> tuple[NDArray[np.int64], 
 
 @contextmanager
 def draw_curves(table: Table, store: Store, size: style.Size = style.PAPER) -> Iterator["Figure | None"]:
-    """One panel per group of rows; None where no run logged a metric of the table."""
+    """Draw learning curves, with one panel per group of rows. Yield None if no run logged a metric of the table."""
     curves, shown = read(table, store)
     if shown is None:
         yield None
@@ -89,22 +94,25 @@ def draw_curves(table: Table, store: Store, size: style.Size = style.PAPER) -> I
 
     with by_group(table, set(curves), line, "steps", style.toward(shown.words, shown.column), size) as figure:
         if shown.column.logarithmic:
-            style.logarithmic(figure.axes[0].yaxis)  # the panels share it
+            style.logarithmic(figure.axes[0].yaxis)  # all panels share this axis
         yield figure
 
 
-# --- A score by the length of the sentences, from the counts per sentence of the first column that has them
+# --- Scores by sentence length, computed from the counts per sentence of the first column that has counts
 
 
-BINS = 5  # of equally many sentences
-FEWEST = 20  # sentences of a bin
+BINS = 5  # maximum number of bins; all bins have about the same number of sentences
+FEWEST = 20  # minimum number of sentences in a bin
 
 
 @contextmanager
 def draw_lengths(
     table: Table, counts_of: CountsOf, lengths_of: LengthsOf, size: style.Size = style.PAPER
 ) -> Iterator["Figure | None"]:
-    """One panel per group of rows; None where no column has counts or too few sentences were kept."""
+    """Draw scores by sentence length, with one panel per group of rows.
+
+    Yield None if no column has counts, or if no row has counts of enough sentences.
+    """
     column = next((c for c in table.columns if c.counts is not None), None)
     lines = {row.key: made for row in table.rows if column and (made := _line(row, column, counts_of, lengths_of))}
     if column is None or not lines:
@@ -124,9 +132,10 @@ def draw_lengths(
 def _line(
     row: Row, column: Column, counts_of: CountsOf, lengths_of: LengthsOf
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], bool] | None:
-    """Mean length and score per bin; seeds' counts are summed. Lengths are the source's where they were kept.
+    """Return mean length and score per bin, and whether lengths are those of the source sentences.
 
-    None where there are too few sentences, or where nothing says how long they are.
+    Counts are summed over seeds. Lengths of the reference are used if those of the source are not stored. Return None
+    if there are too few sentences, or if their lengths are unknown.
     """
     found = [counts for o in row.outcomes if (counts := counts_of(o, column)) is not None]
     if column.counts is None or not found or len({len(counts) for counts in found}) > 1 or len(found[0]) < 2 * FEWEST:
@@ -146,17 +155,17 @@ def _line(
     return middles, column.counts.of(np.stack([counts[part].sum(axis=0) for part in parts])), of_source
 
 
-# --- Small multiples: one panel for each group of rows, base in each of them
+# --- Small multiples: one panel for each group of rows, with base in each panel
 
 
-MOST_PANELS, MOST_LINES = 12, 12  # with more rows a panel names those left out
+MOST_PANELS, MOST_LINES = 12, 12  # a panel with more rows shows how many rows are left out
 
-Draw = Callable[[Any, Row, Mapping[str, Any]], None]  # axes, row, matplotlib's style of its line
+Draw = Callable[[Any, Row, Mapping[str, Any]], None]  # function of axes, row and matplotlib's style of the row's line
 
 
 @contextmanager
 def by_group(table: Table, drawable: set[str], draw: Draw, x: str, y: str, size: style.Size) -> Iterator["Figure"]:
-    """Draw every row of `drawable` (keys) in its group's panel. `x`, `y`: labels of the outer axes."""
+    """Draw every row whose key is in `drawable` in the panel of its group. x, y: labels of the figure's axes."""
     groups = list(_groups(table, drawable).items())[:MOST_PANELS]
     columns = min(size.groups, len(groups))
     rows = -(-len(groups) // columns)
@@ -179,7 +188,7 @@ def by_group(table: Table, drawable: set[str], draw: Draw, x: str, y: str, size:
         for place, panel in enumerate(panels):
             if place >= len(groups):
                 panel.set_axis_off()
-            elif place + columns >= len(groups):  # the lowest of its column: sharing would hide its numbers
+            elif place + columns >= len(groups):  # the lowest panel of its column: a shared axis would hide its numbers
                 panel.tick_params(labelbottom=True)
         figure.supxlabel(x, fontsize=size.font)
         figure.supylabel(y, fontsize=size.font)
@@ -187,7 +196,7 @@ def by_group(table: Table, drawable: set[str], draw: Draw, x: str, y: str, size:
 
 
 def _groups(table: Table, drawable: set[str]) -> dict[str, list[Row]]:
-    """Rows by group but base; rows without a group share one panel."""
+    """Return the rows by group, without base. Rows without a group share one panel."""
     groups: dict[str, list[Row]] = {}
     for row in table.rows:
         if row.key in drawable and row.key != table.base:

@@ -1,6 +1,6 @@
-"""The figures of a table, by name. Imports no torch.
+"""The figures of a table, by name. This module does not import torch.
 
-A new figure is a module here and a line below.
+To add a figure, add a module to this folder and an entry to FIGURES.
 """
 
 from collections.abc import Callable, Iterable
@@ -30,7 +30,7 @@ FIGURES: dict[str, tuple[str, Drawing]] = {
 
 
 def draw(table: Table, store: Store, formats: Iterable[str]) -> dict[str, Any]:
-    """{"effects.svg": bytes, …} of what can be drawn now; a figure without a number to show is left out."""
+    """Return the figures as files, {"effects.svg": bytes, …}. A figure without any number to show is left out."""
     files: dict[str, bytes] = {}
     for name, (_, drawing) in FIGURES.items():
         with drawing(table, store, style.PAPER) as figure:
@@ -41,7 +41,7 @@ def draw(table: Table, store: Store, formats: Iterable[str]) -> dict[str, Any]:
 
 
 def for_page(table: Table, store: Store) -> dict[str, Drawn]:
-    """The same for the HTML page: each for a desk and for a phone."""
+    """Return the figures for the HTML page, each in a wide version for a desktop and a narrow version for a phone."""
     found: dict[str, Drawn] = {}
     for name, (title, drawing) in FIGURES.items():
         sizes = {"wide": style.WIDE, "narrow": style.NARROW}

@@ -1,4 +1,4 @@
-"""Figures over all rows: changes from base with their intervals and the paper's changes."""
+"""The figure of all rows' changes from base, with their intervals and the paper's changes."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,7 +18,10 @@ MOST_ROWS, MOST_COLUMNS = 60, 3
 
 @contextmanager
 def draw_effects(table: Table, size: style.Size = style.PAPER) -> Iterator["Figure | None"]:
-    """Up to three columns side by side (on a phone one below the other), one line per row; None without a change."""
+    """Draw the changes of up to three columns, with one line per row. Yield None if no row has a change.
+
+    The panels are side by side, or one below the other for a phone.
+    """
     columns = [c for c in table.listed if any(r.measures[c.key].change is not None for r in table.rows)]
     rows = [r for r in table.rows if r.key != table.base and any(r.measures[c.key].change is not None for c in columns)]
     columns, rows = columns[:MOST_COLUMNS], rows[:MOST_ROWS]
@@ -33,7 +36,9 @@ def draw_effects(table: Table, size: style.Size = style.PAPER) -> Iterator["Figu
         for panel, column in zip(panels, columns, strict=True):
             _panel(panel, rows, column)
             panel.set_yticks(range(len(rows)), [_name(row) for row in rows])
-            panel.set_ylim(len(rows) - 0.4, -0.6)  # the first row on top, whole marks in the outer two
+            panel.set_ylim(
+                len(rows) - 0.4, -0.6
+            )  # the first row is on top; the margin keeps the marks of the outer rows whole
         legends = (panel.get_legend_handles_labels() for panel in panels)
         shown = {text: handle for both in legends for handle, text in zip(*both, strict=True)}
         figure.legend(shown.values(), shown.keys(), loc="outside lower center", ncols=min(size.legend, len(shown)))

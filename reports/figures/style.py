@@ -1,8 +1,7 @@
-"""Style and output of all figures: for print in one column's width, for the page in two; the same bytes for the
-same numbers.
+"""Style and output of all figures. The same numbers give the same bytes.
 
-matplotlib draws: it is kept since 2003, makes PDF for papers and SVG for the page from one description, needs no
-network or JavaScript, and MLflow brings it along anyway. Labels are never read as its mathematical markup.
+Figures are drawn by matplotlib: it makes PDF for papers and SVG for the HTML page from one description, needs no
+network or JavaScript, and is a dependency of MLflow anyway. Labels are never interpreted as mathematical markup.
 """
 
 import io
@@ -24,8 +23,8 @@ FORMATS = ("pdf", "svg", "png")
 COLOURS = tuple(on_white for on_white, _ in page.SERIES)
 MARKERS = ("o", "s", "^", "D", "v", "P")
 BASE, FAINT, EMPTY = page.INK[0], page.FAINT[0], page.PAGE[0]
-HIGHER, LOWER = "better →", "← better"  # below an axis; beside one they are turned with it
-LONGEST = 28  # characters of a label
+HIGHER, LOWER = "better →", "← better"  # parts of axis labels; the label of a vertical axis is rotated
+LONGEST = 28  # maximum number of characters of a label
 
 
 @dataclass(frozen=True)
@@ -34,9 +33,9 @@ class Size:
 
     width: float  # inches
     font: float  # points
-    across: int  # panels of one metric each, at most
-    groups: int  # panels with a legend beside each, at most
-    legend: int  # its columns, at most
+    across: int  # maximum number of panels side by side, one metric per panel
+    groups: int  # maximum number of panels side by side if each has a legend
+    legend: int  # maximum number of columns of a legend
 
     @property
     def scale(self) -> float:
@@ -44,7 +43,7 @@ class Size:
 
 
 PAPER = Size(6.4, 7.5, 3, 2, 7)
-WIDE, NARROW = Size(11.0, 9.5, 3, 3, 8), Size(3.9, 9.5, 1, 1, 3)  # the page's: on a desk, on a phone
+WIDE, NARROW = Size(11.0, 9.5, 3, 3, 8), Size(3.9, 9.5, 1, 1, 3)  # for the HTML page on a desktop and on a phone
 PANEL_HEIGHT = 2.1  # inches on paper
 
 _STYLE = Path(__file__).with_name("figures.mplstyle")
@@ -54,7 +53,7 @@ _NO_DATE: dict[str, dict[str, Any]] = {
     "png": {"Software": None},
 }
 
-# For letters that DejaVu lacks, where one of these is installed; what none has is drawn as a box.
+# Fonts for characters that DejaVu Sans lacks, if installed. A character that no font has is drawn as a box.
 OTHERS = ("Noto Sans CJK KR", "Noto Sans CJK JP", "NanumGothic", "Baekmuk Dotum", "UnDotum", "Unifont")
 
 
@@ -62,7 +61,7 @@ OTHERS = ("Noto Sans CJK KR", "Noto Sans CJK JP", "NanumGothic", "Baekmuk Dotum"
 def canvas(
     size: Size, rows: int = 1, columns: int = 1, height: float = PANEL_HEIGHT, **grid: Any
 ) -> Iterator[tuple["Figure", Any]]:
-    """A figure of rows × columns panels; `axes[r][c]`. `height`: of a row, in inches on paper."""
+    """Yield a figure and its rows × columns panels as `axes[r][c]`. height: inches per row of panels on paper."""
     import matplotlib
     from matplotlib.figure import Figure
     from matplotlib.font_manager import fontManager
@@ -81,7 +80,7 @@ def canvas(
 
 
 def save(figure: "Figure", name: str, format_: str) -> bytes:
-    """The figure as a file; `name` keeps the ids of two figures on one page apart."""
+    """Return the figure as a file. name: makes the ids in SVG unique among the figures of a page."""
     import matplotlib
 
     stream = io.BytesIO()
@@ -93,7 +92,7 @@ def save(figure: "Figure", name: str, format_: str) -> bytes:
 
 
 def logarithmic(axis: Any) -> None:
-    """Plain numbers on a logarithmic axis; between powers of ten too where it spans less than two."""
+    """Label a logarithmic axis with plain numbers. An axis of less than two powers of ten gets more ticks."""
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator, ScalarFormatter
 
     low, high = sorted(axis.get_view_interval())
@@ -104,25 +103,25 @@ def logarithmic(axis: Any) -> None:
     if low > 0 and high / low < 5:
         axis.set_major_locator(MaxNLocator(5))
         axis.set_minor_locator(NullLocator())
-        if high < 1e4:  # as many digits as tell the ticks apart
+        if high < 1e4:  # print enough digits to distinguish the ticks
             axis.set_major_formatter(ScalarFormatter(useOffset=False))
 
 
 def toward(words: str, column: Column) -> str:
-    """An axis's words with the side on which values are better."""
+    """Return an axis label with an arrow to the side where values are better."""
     if not column.better:
         return words
     return f"{LOWER}   {words}" if column.better == "lower" else f"{words}   {HIGHER}"
 
 
 def label(text: str) -> str:
-    """A name as it fits into a figure: one line, not too long."""
+    """Return a name shortened to one line of at most LONGEST characters."""
     text = plain(text)
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
 
 
 def colours(names: Sequence[str]) -> dict[str, tuple[str, str]]:
-    """A colour and a marker for each name, in order; colours repeat after twelve, with other markers."""
+    """Return a colour and a marker for each name, in order. Colours repeat with other markers."""
     return {
         name: (COLOURS[i % len(COLOURS)], MARKERS[(i + i // len(COLOURS)) % len(MARKERS)])
         for i, name in enumerate(dict.fromkeys(names))

@@ -1,4 +1,4 @@
-"""The cost of a row and of a table, and the attempts that count. Sums: experiments/events/accounting.py."""
+"""The cost of a row and of a table, and the attempts that the cost includes. experiments/events/accounting.py adds."""
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -12,14 +12,14 @@ from experiments.store.layout import Store
 from experiments.store.results import Facts, Word
 
 # --- All attempts at a table's runs and at the trials of their tuning, in a store
-# A bundle has only the attempts that finished, so it includes what its maker's store recorded of the others (FILE).
+# A bundle contains only finished attempts, so the file FILE lists the costs of all attempts in the original store.
 
 
-FILE = "spending.json"  # in the folder of an opened bundle
+FILE = "spending.json"  # file in the folder of an opened bundle
 
 
 class Spending(Facts):
-    """Attempts by run_id; of each tuning, the run_ids of its trials."""
+    """The costs of all attempts, by run_id, and the run_ids of the trials of each search."""
 
     runs: dict[Word, list[AttemptCost]] = Field(default_factory=dict)
     searches: list[list[Word]] = Field(default_factory=list)
@@ -27,7 +27,7 @@ class Spending(Facts):
 
 def spending(run_ids: Collection[str], store: Store) -> Spending:
     """Return the attempts at runs, and at the trials of the searches that found their settings. Raises Damaged."""
-    if (kept := read_json(store.root / FILE)) is not None:  # it came along with an opened bundle
+    if (kept := read_json(store.root / FILE)) is not None:  # the store is an opened bundle
         return Spending.model_validate(kept)
     searches = list(_tunings(store, run_ids))
     every = sorted({*run_ids}.union(*searches))
@@ -35,13 +35,13 @@ def spending(run_ids: Collection[str], store: Store) -> Spending:
 
 
 def last_change(found: Spending, run_ids: Collection[str]) -> str:
-    """Return the day (UTC) on which the last attempt at these runs ended; "" if none is known."""
+    """Return the day (UTC) on which the last attempt at these runs ended; "" if no end is known."""
     times = [one.t for run_id in run_ids for one in found.runs.get(run_id, ()) if one.t]
     return datetime.fromtimestamp(max(times), UTC).date().isoformat() if times else ""
 
 
 def _tunings(store: Store, run_ids: Collection[str]) -> Iterator[list[str]]:
-    """The trials of each search of a store (experiments/tuning.py) that has one of the runs among them."""
+    """Yield the run_ids of each search in a store (experiments/tuning.py) that contains one of the runs."""
     for path in sorted((store.root / "tuning").glob("*.json")):
         record = read_json(path) or {}
         trials = [trial for trial in record.get("trials", ()) if isinstance(trial, dict)]
@@ -50,20 +50,20 @@ def _tunings(store: Store, run_ids: Collection[str]) -> Iterator[list[str]]:
             yield found
 
 
-# --- What rows and the table cost
+# --- Costs of rows and of the table
 
 
 @dataclass(frozen=True)
 class RowSpent:
-    """The cost of a row, without the runs that rows above it show too."""
+    """The cost of a row, without runs that are counted in rows above it."""
 
     runs: Amounts = NOTHING
     tuning: Amounts = NOTHING
-    counted_in: tuple[str, ...] = ()  # rows above, with which it shares runs
+    counted_in: tuple[str, ...] = ()  # rows above that share runs with this row
 
     @property
     def all(self) -> Amounts:
-        """Its runs and its tuning."""
+        """The cost of the row's runs and of its tuning."""
         return self.runs + self.tuning
 
 
@@ -72,7 +72,7 @@ class TableSpent:
     """The cost of a table."""
 
     rows: Mapping[str, RowSpent]
-    shared: int = 0  # runs that were started for other tables too, or for those alone
+    shared: int = 0  # number of runs that were started for other tables, or for this table and others
 
     @property
     def total(self) -> Amounts:

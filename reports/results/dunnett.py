@@ -1,13 +1,13 @@
-"""Dunnett's comparisons of many rows with one control, by numerical integration. Imports no torch.
+"""Dunnett's comparisons of many rows with one control, by numerical integration. This module does not import torch.
 
-Dunnett's test (1955) assumes equal variances; his T3 (1980) does not. For a single row they are Student's and Welch's
-t tests. `benchmarks/levels.py` measures how often tables without any effect get a star from each of them, and from the
-larger of the two p-values, which is what the tables use.
+Dunnett's test (1955) assumes equal variances; Dunnett's T3 (1980) does not. For a single row they are Student's and
+Welch's t tests. Tables use the larger of the two p-values. `benchmarks/levels.py` measures how often tables without any
+effect get a star from each test and from the larger p-value.
 
-scipy.stats.dunnett gives the same p-values from random draws: four seconds for 19 rows, minutes for 99, and other last
-digits with another seed. All rows share the control and the pooled variance, so that the joint distribution is one
-integral over the control's mean and one over the variance (Dunnett 1955); both are smooth, and the trapezoid rule on
-them is exact to about 1e-9. The tests hold scipy against it.
+scipy.stats.dunnett computes the p-values from random draws. It takes four seconds for 19 rows and minutes for 99 rows,
+and the last digits depend on the seed. All rows share the control and the pooled variance, so the joint distribution is
+an integral over the control's mean and the variance (Dunnett 1955). Both integrands are smooth, and the trapezoid rule
+has an error of about 1e-9. The unit tests compare the results with scipy.
 """
 
 import math
@@ -26,29 +26,30 @@ _POINTS = 161
 
 @dataclass(frozen=True)
 class Family:
-    """Rows compared with one control: how many values each has, and the spread that they are taken to share."""
+    """Rows that are compared with one control: the sample sizes and the common variance."""
 
-    control: int  # values of the control
-    rows: tuple[int, ...]  # values of each row
-    variance: float  # pooled within rows and control
-    freedom: float  # its degrees of freedom
+    control: int  # number of values of the control
+    rows: tuple[int, ...]  # number of values of each row
+    variance: float  # variance pooled within rows and control
+    freedom: float  # degrees of freedom of the variance
     alpha: float = ALPHA  # level of the test
-    correlated: bool = True  # the rows' differences, through the control; False: the studentized maximum modulus
+    # Whether the common control makes the rows' differences correlated. If not: the studentized maximum modulus.
+    correlated: bool = True
 
     def error(self, n: int) -> float:
-        """Standard error of the difference between the mean of `n` values and the control's."""
+        """Return the standard error of the difference between the mean of `n` values and the mean of the control."""
         return math.sqrt(self.variance * (1 / n + 1 / self.control))
 
     def p(self, difference: float, n: int) -> float:
-        """Two-sided, corrected for all rows of the family."""
+        """Return the two-sided p-value, corrected for all rows of the family."""
         return min(1.0, max(0.0, 1 - self._inside(abs(difference) / self.error(n))))
 
     def critical(self) -> float:
-        """The t beyond which p is below alpha."""
-        return _critical(replace(self, variance=1.0))  # it does not depend on the variance
+        """Return the t value beyond which p is below alpha."""
+        return _critical(replace(self, variance=1.0))  # the critical value does not depend on the variance
 
     def _inside(self, t: float) -> float:
-        """P(every row's |t| ≤ t) where no row differs."""
+        """Return the probability that |t| of every row is at most `t` if no row differs from the control."""
         spread, weight = _pooled_spread(self.freedom)
         if not self.correlated:
             return float(weight @ _between(-t * spread, t * spread) ** len(self.rows))
@@ -68,7 +69,10 @@ def _critical(family: Family) -> float:
 
 
 def family(control: Sequence[float], rows: Sequence[Sequence[float]]) -> Family | None:
-    """The family; None without a spread: too few values, all equal, or of sizes too unlike for floating point."""
+    """Return the family of these samples; None if their variance cannot be estimated.
+
+    That is the case for too few values, for equal values, and for values so large that floating point loses the spread.
+    """
     samples = [np.asarray(values, dtype=float) for values in (control, *rows)]
     freedom = sum(len(values) - 1 for values in samples)
     if not rows or freedom < 1 or min(map(len, samples)) < 1:
@@ -82,10 +86,11 @@ def family(control: Sequence[float], rows: Sequence[Sequence[float]]) -> Family 
 
 
 def t3(control: Sequence[float], row: Sequence[float], rows: int = 1) -> Family | None:
-    """One of so many rows against the control, each with its own variance: Dunnett's T3 (JASA 75:796, 1980).
+    """Return the family for Dunnett's T3 (JASA 75:796, 1980): one of `rows` rows against the control.
 
-    The standard error is Welch's, the degrees of freedom are Satterthwaite's; as a Family: two samples of one size with
-    half of the difference's variance each. None: a sample of one value, or neither has a spread.
+    The variances may differ: the standard error is Welch's, and the degrees of freedom are Satterthwaite's. The family
+    has two samples of equal size, each with half the variance of the difference. Return None if a sample has a single
+    value, or if no sample has a spread.
     """
     n, samples = len(row), [np.asarray(values, dtype=float) for values in (control, row)]
     if min(map(len, samples)) < 2:
@@ -98,9 +103,9 @@ def t3(control: Sequence[float], row: Sequence[float], rows: int = 1) -> Family 
 
 
 def undistinguished(best: Sequence[float], others: Sequence[Sequence[float]]) -> list[bool]:
-    """For each of the others whether Welch's t test cannot tell it from the best: Holm's correction over all of them.
+    """Return for each of `others` whether Welch's t test with Holm's correction finds no difference from `best`.
 
-    Without a spread in either there is nothing to test, and equal means alone are not told apart.
+    If a pair cannot be tested, because the values have no spread, only equal means count as no difference.
     """
     p_values = {}
     for place, values in enumerate(others):
@@ -110,7 +115,10 @@ def undistinguished(best: Sequence[float], others: Sequence[Sequence[float]]) ->
 
 
 def holm(p_values: Mapping[str, float]) -> dict[str, float]:
-    """Holm's step-down correction: the smallest p times the number of tests, the next times one less, never falling."""
+    """Return p-values corrected by Holm's step-down method.
+
+    The smallest p is multiplied by the number of tests, the next by one less, and so on. The results never decrease.
+    """
     corrected: dict[str, float] = {}
     highest = 0.0
     for rank, (key, p) in enumerate(sorted(p_values.items(), key=lambda item: item[1])):
@@ -120,7 +128,7 @@ def holm(p_values: Mapping[str, float]) -> dict[str, float]:
 
 
 def t_interval(values: Sequence[float]) -> tuple[float, float, float]:
-    """Mean of values and its two-sided 95 % interval by Student's t; infinite for a single value."""
+    """Return the mean and its two-sided 95 % interval by Student's t. A single value gives an infinite interval."""
     from scipy.special import stdtrit
 
     sample = np.asarray(values, dtype=float)
@@ -132,7 +140,10 @@ def t_interval(values: Sequence[float]) -> tuple[float, float, float]:
 
 
 def _pooled_spread(freedom: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Points of s/σ and their probabilities, s² = χ²/ν: the trapezoid rule in ln s, whose density is smooth."""
+    """Return points of s/σ and their probabilities, where s²/σ² = χ²/ν.
+
+    The points are equidistant in ln s, whose density is smooth, for the trapezoid rule.
+    """
     from scipy.special import gammaln
 
     width = min(12.0 / math.sqrt(freedom), 7.0)
@@ -157,7 +168,7 @@ def solve(falling: Callable[[float], float], low: float, high: float) -> float:
 
 
 def spread(values: Sequence[float]) -> tuple[float, float, float]:
-    """The standard deviation of seeds, and its 95 % interval by the χ² distribution (normal values assumed).
+    """Return the standard deviation of seeds, and its 95 % interval by the χ² distribution for normal values.
 
     Raises ValueError for fewer than two values.
     """

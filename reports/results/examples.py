@@ -1,7 +1,7 @@
-"""Single examples side by side: each row's output, from the files of its evaluation.
+"""The outputs of all rows for single examples, side by side, from the files of the rows' evaluations.
 
-A field that is the same in every row (the question, the right answer) is printed once, other fields once per row.
-Fields named like a metric are the example's share of it, and are used by paired tests only.
+A field that is the same in every row (the question, the right answer) is printed once. Other fields are printed once
+per row. A field with the name of a metric is the value of the metric for the example; only paired tests use it.
 """
 
 import json
@@ -20,17 +20,17 @@ Example = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Examples:
-    """`lines` are in the set's order; the first of each is the example's number, from 1."""
+    """A table of examples. `lines` are in the set's order. The first cell of a line is the example's number, from 1."""
 
     heads: tuple[str, ...]
     lines: tuple[tuple[Any, ...], ...]
 
 
 def collect_examples(spec: TableSpec, store: Store, set_: str, seed: int, *, differing: bool = False) -> Examples:
-    """The examples of one set over the table's rows, from each row's run of `seed`.
+    """Return the examples of one set for all rows of the table, from each row's run with this seed.
 
-    `differing`: only examples on which the rows differ. Raises UserError if no row kept any, or if rows kept different
-    numbers of them.
+    differing: return only examples for which the rows' outputs differ. Raises UserError if no row stored examples, or
+    if rows stored different numbers of examples.
     """
     runs = [run for run in spec.runs if run.seed == seed]
     found = {run.row: read for run in runs if (read := _examples(run, store, set_)) is not None}
@@ -46,7 +46,8 @@ def collect_examples(spec: TableSpec, store: Store, set_: str, seed: int, *, dif
         )
     shared, own = _fields(found, _metrics(spec))
     heads = ("#", *shared, *(f"{row}: {name}" if len(own) > 1 else row for row in found for name in own))
-    judged = [name for name in own if not _is_number_field(found, name)] or own  # probabilities always differ
+    # Numbers such as probabilities always differ, so they do not decide whether rows differ.
+    judged = [name for name in own if not _is_number_field(found, name)] or own
     lines = []
     for number, examples in enumerate(zip(*found.values(), strict=True), start=1):
         if not differing or any(len({repr(e.get(name)) for e in examples}) > 1 for name in judged):
@@ -75,7 +76,7 @@ def _metrics(spec: TableSpec) -> set[str]:
 
 
 def _fields(found: Mapping[str, Sequence[Example]], metrics: set[str]) -> tuple[list[str], list[str]]:
-    """(the same in every row, different somewhere), in the order of the first row."""
+    """Return two lists of fields: those that are equal in every row, and those that differ in some example."""
     names = dict.fromkeys(name for examples in found.values() for example in examples for name in example)
     first, *others = found.values()
     own = [n for n in names if any(a.get(n) != b.get(n) for rows in others for a, b in zip(first, rows, strict=True))]

@@ -1,6 +1,6 @@
 """A table's runs and evaluations as tidy pandas frames.
 
-`ablations.load` gives them to scripts and notebooks (docs/python.md).
+`ablations.load` returns these frames to scripts and notebooks (docs/python.md).
 """
 
 from dataclasses import dataclass
@@ -19,15 +19,15 @@ _RUN = ("row", "group", "label", "seed", "run_id")
 
 @dataclass(frozen=True)
 class Frames:
-    """Tidy frames. `runs`: one line per row × seed. `evaluations`: one per row × seed × set × metric that is there."""
+    """Tidy frames: `runs` has one line per row × seed, `evaluations` one line per row × seed × set × metric."""
 
     runs: "pd.DataFrame"
     evaluations: "pd.DataFrame"
 
 
 def frames(spec: TableSpec, store: Store) -> Frames:
-    """Return the table's outcomes as pandas frames; missing values are None or NaN, never 0. Times in seconds."""
-    import pandas as pd  # imported late: it takes half a second
+    """Return the table's outcomes as pandas frames. Missing values are None or NaN, never 0. Times are in seconds."""
+    import pandas as pd  # imported here, because the import takes half a second
 
     rows = {row.key: row for row in spec.rows}
     outcomes = collect(spec.runs, store, spec.metrics)
@@ -53,14 +53,14 @@ def frames(spec: TableSpec, store: Store) -> Frames:
 
 
 def _place(row: RowSpec, run: TableRun) -> dict[str, Any]:
-    """Return the columns with which every frame begins."""
+    """Return the values of the first columns of every frame."""
     return {"row": row.key, "group": row.group, "label": row.label, "seed": run.seed, "run_id": run.run_id}
 
 
 def curves(spec: TableSpec, store: Store) -> "pd.DataFrame":
     """Return the metrics logged during training: one line per row × seed × metric × step, under the logged names.
 
-    A step that a resumed attempt repeats is there once.
+    A step that a resumed attempt repeats appears once.
     """
     import pandas as pd
 

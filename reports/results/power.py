@@ -1,7 +1,7 @@
-"""Power of the tests between seeds: which true differences a number of seeds can show.
+"""Power of the tests between seeds: which true differences a number of seeds can detect.
 
-The difference is that of one row from base, where all rows vary by the same standard deviation. It gets a star where
-both Dunnett's test and his T3 have p < ALPHA (reports/results/significance.py).
+The difference is the one between a row and base, if all rows have the same standard deviation. It gets a star if both
+Dunnett's test and Dunnett's T3 have p < ALPHA (reports/results/significance.py).
 """
 
 import math
@@ -13,22 +13,22 @@ from numpy.typing import NDArray
 from reports.results.dunnett import ALPHA, Family, solve
 
 POWER = 0.8
-_QUANTILES = (60, 60, 8)  # of the variances of base, of the row, and of all others together
+_QUANTILES = (60, 60, 8)  # number of points for the variance of base, of the row, and of all other rows together
 
 
 def table_of(sd: float, rows: int, seeds: int) -> Family:
-    """Dunnett's test of a table with `rows` rows and base, `seeds` seeds each, where single seeds spread by `sd`."""
+    """Return the family of Dunnett's test for base and `rows` rows with `seeds` seeds and standard deviation `sd`."""
     return Family(seeds, (seeds,) * rows, sd**2, (rows + 1) * (seeds - 1))
 
 
 def smallest_difference(sd: float, rows: int, seeds: int) -> float | None:
-    """Return the true difference from base that has a star with probability POWER; None for one seed."""
+    """Return the true difference from base that gets a star with probability POWER; None for one seed."""
     return detectable_by_both(table_of(sd, rows, seeds)) if seeds > 1 else None
 
 
 @lru_cache(maxsize=256)
 def detectable(of: Family, n: int) -> float:
-    """Return the true difference for which a single t test has p < alpha with probability POWER, for `n` values."""
+    """Return the true difference that the test of a row of `n` values marks (p < alpha) with probability POWER."""
     from scipy.special import nctdtr
 
     limit = of.critical()
@@ -36,7 +36,7 @@ def detectable(of: Family, n: int) -> float:
     def missed(shift: float) -> float:
         # The estimate of the difference over its standard error has a noncentral t distribution.
         above, below = (float(nctdtr(of.freedom, shift, t)) for t in (limit, -limit))
-        found = 1.0 if math.isnan(above) else 1 - above + (0.0 if math.isnan(below) else below)  # nan: far out
+        found = 1.0 if math.isnan(above) else 1 - above + (0.0 if math.isnan(below) else below)  # NaN in the far tail
         return POWER - found
 
     return solve(missed, 0.0, 400.0) * of.error(n)
@@ -44,11 +44,11 @@ def detectable(of: Family, n: int) -> float:
 
 @lru_cache(maxsize=256)
 def detectable_by_both(of: Family) -> float:
-    """Return the true difference that has a star with probability POWER, for a row of the fewest values.
+    """Return the true difference that gets a star with probability POWER, for the row with the fewest values.
 
-    Given the estimated variances, the difference of the means is normal, and the larger of the two tests' limits
-    decides. The variances are independent χ² variables, whose distribution is taken at equally probable points. A row
-    or base of one value is tested by Dunnett's test alone.
+    Given the estimated variances, the difference of the means is normal, and the larger limit of the two tests decides.
+    The variances are independent χ² variables; the function averages over equally probable points of their
+    distributions. A row or base with one value is tested by Dunnett's test alone.
     """
     from scipy.special import chdtri, ndtr
 
@@ -76,7 +76,7 @@ def detectable_by_both(of: Family) -> float:
 
 
 def critical_of_t3(freedom: NDArray[np.float64], least: int, most: int, rows: int) -> NDArray[np.float64]:
-    """Return critical values of T3 at ALPHA, interpolated between `least` and `most` degrees of freedom."""
+    """Return the critical values of T3 at ALPHA, interpolated on a grid from `least` to `most` degrees of freedom."""
     grid = np.geomspace(least, most, 24)
     values = [Family(2, (2,) * rows, 1.0, float(point), ALPHA, correlated=False).critical() for point in grid]
     return np.asarray(np.exp(np.interp(np.log(freedom), np.log(grid), np.log(values))))

@@ -1,15 +1,15 @@
-"""Tests between two systems on the same sentences or examples; all rows of a table at once.
+"""Tests between two systems on the same sentences or examples, for all rows of a table at once.
 
-Approximate randomisation (Riezler and Maxwell 2005): if two systems were one, swapping their translations of a
-sentence would change nothing, so the observed difference is compared with those after random swaps. Paired bootstrap
-(Koehn 2004): the same resampled sentences for both systems. Draws and p-values are those of sacrebleu's `PairedTest`
-with its default seed, but for ties: a difference that swaps cannot exceed is no evidence here (p = 1), there it is the
-smallest p there is.
+Approximate randomisation (Riezler and Maxwell 2005) compares the observed difference with the differences after random
+swaps of the two systems' translations, because swaps would change nothing if the systems were equal. The paired
+bootstrap (Koehn 2004) resamples the same sentences for both systems. Random draws and p-values equal those of
+sacrebleu's `PairedTest` with its default seed, except for ties: for a difference that swaps cannot exceed, p is 1 here,
+and the smallest possible p in sacrebleu.
 
-A metric is a function `value` of summed counts per sentence (experiments/tasks/columns.py), or the mean of a share per
-example.
+A metric is a function `value` of summed counts per sentence (experiments/tasks/columns.py), or the mean of one value
+per example, called a share.
 
-Shapes: N sentences, T trials, R rows, C counts a sentence (10 for BLEU).
+Shapes: N sentences, T trials, R rows, C counts per sentence (10 for BLEU).
 """
 
 import json
@@ -28,17 +28,17 @@ from reports.results.table import Row, Table, Test
 
 Counts = NDArray[Any]  # N × C, integers or real numbers
 Value = Callable[[NDArray[Any]], NDArray[Any]]  # sums (… × C) → values (…)
-SEED = 12345  # sacrebleu's
+SEED = 12345  # sacrebleu's default
 TEST = "approximate randomisation, Holm"
 TRIALS, RESAMPLES = 10_000, 1_000  # sacrebleu's defaults
-EXACT = 2**24  # up to here sums of whole numbers are exact in 32-bit floats, in any order
+EXACT = 2**24  # sums of integers below this limit are exact in 32-bit floats, in any order of addition
 _TRIALS_AT_ONCE, _ROWS_AT_ONCE = 500, 64
-_TIE = 1e-9  # in the metric's unit; closer than this two differences are one
+_TIE = 1e-9  # two differences that are closer than this count as equal; in the metric's unit
 
 
 @dataclass(frozen=True)
 class Resampled:
-    """One row against base."""
+    """The result of a test of one row against base."""
 
     difference: float  # row minus base
     p: float
@@ -47,7 +47,7 @@ class Resampled:
 
 
 def randomise(base: Counts, rows: Sequence[Counts], value: Value, trials: int = TRIALS) -> list[Resampled]:
-    """Two-sided approximate randomisation of each row against base, with the same swaps for all rows."""
+    """Test each row against base by two-sided approximate randomisation, with the same swaps for all rows."""
     swaps = np.random.default_rng(SEED).integers(2, size=(trials, len(base)), dtype=bool).astype(np.float32)
     found: list[Resampled] = []
     for block in _blocks(rows):
@@ -57,8 +57,10 @@ def randomise(base: Counts, rows: Sequence[Counts], value: Value, trials: int = 
         moves = np.concatenate([(base - row.astype(np.float64)).astype(dtype) for row in block], axis=1)  # N × R·C
         for start in range(0, trials, _TRIALS_AT_ONCE):
             some = swaps[start : start + _TRIALS_AT_ONCE]
-            one = both[1] + (some @ moves).reshape(len(some), *both[1].shape)  # T × R × C: the rows' sums …
-            other = both[0] + both[1] - one  # … plus base minus row where swapped; and the other way
+            one = both[1] + (some @ moves).reshape(
+                len(some), *both[1].shape
+            )  # T × R × C: the rows' sums after the swaps
+            other = both[0] + both[1] - one  # base's sums after the swaps
             sizes = abs(value(one) - value(other))
             extreme += (sizes >= abs(observed) - _TIE).sum(axis=0)
         for difference, count in zip(observed.tolist(), extreme.tolist(), strict=True):
@@ -67,7 +69,7 @@ def randomise(base: Counts, rows: Sequence[Counts], value: Value, trials: int = 
 
 
 def bootstrap(base: Counts, rows: Sequence[Counts], value: Value, resamples: int = RESAMPLES) -> list[Resampled]:
-    """Paired bootstrap: sacrebleu's p-value, and the percentile interval of the difference."""
+    """Test each row against base by the paired bootstrap: sacrebleu's p-value, and the percentile interval."""
     drawn = np.random.default_rng(SEED).choice(len(base), size=(resamples, len(base)), replace=True)
     times = np.stack([np.bincount(line, minlength=len(base)) for line in drawn])
     reference = value(times.astype(_precision(base)) @ base.astype(_precision(base)))
@@ -92,7 +94,7 @@ def _blocks(rows: Sequence[Counts]) -> Iterator[Sequence[Counts]]:
 
 
 def pooled(counts: Sequence[Counts]) -> Counts:
-    """Counts of several seeds, added sentence by sentence."""
+    """Return the counts of several seeds, added sentence by sentence."""
     added: Counts = np.stack(counts).sum(axis=0, dtype=np.int32 if _whole(counts) else np.float64)
     return added
 
@@ -102,28 +104,31 @@ def _whole(counts: Sequence[Counts]) -> bool:
 
 
 def _precision(*counts: Counts) -> type[np.floating]:
-    """32-bit floats where every sum that can come up is exact in them: twice as fast to multiply."""
+    """Return 32-bit floats if all possible sums are exact in them, because multiplication is twice as fast; else 64."""
     largest = max(float(abs(c).sum(axis=0).max(initial=0)) for c in counts) if _whole(counts) else EXACT
     return np.float32 if largest * 2 < EXACT else np.float64
 
 
 def _sums(base: Counts, rows: Sequence[Counts], value: Value) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """(2 × R × C) sums of base and of each row, and the differences of the metric."""
+    """Return the sums of base and of each row (2 × R × C), and the differences of the metric, row minus base (R)."""
     of_base = np.repeat(base.sum(axis=0, dtype=np.float64)[None], len(rows), axis=0)
     of_rows = np.stack([row.sum(axis=0, dtype=np.float64) for row in rows])
     return np.stack([of_base, of_rows]), value(of_rows) - value(of_base)
 
 
-# --- Paired tests on examples, for metrics that are the mean of a share per example (accuracy: 1 or 0)
-# A trainer keeps the shares with its examples (`context.examples`), under the metric's name.
+# --- Paired tests on examples, for metrics that are the mean of a share per example (for accuracy: 1 or 0)
+# A trainer stores the shares with its examples (`context.examples`), under the metric's name.
 
 
-SharesOf = Callable[[Outcome, str, str], NDArray[Any] | None]  # of an outcome: set, metric → one share per example
+SharesOf = Callable[[Outcome, str, str], NDArray[Any] | None]  # (outcome, set, metric) → one share per example
 _AT_ONCE = 500
 
 
 def shares_in(store: Store) -> SharesOf:
-    """A reader of shares per example in evaluations; None if the metric has none or they are damaged."""
+    """Return a function that reads the shares per example of an evaluation.
+
+    The function returns None if there are no shares of the metric, or if their file is damaged.
+    """
 
     def read(outcome: Outcome, set_: str, metric: str) -> NDArray[Any] | None:
         folder = folder_of(store, outcome, set_)
@@ -139,9 +144,10 @@ def shares_in(store: Store) -> SharesOf:
 
 
 def shares_of_rows(base: Row, row: Row, key: str, set_: str, metric: str, shares_of: SharesOf) -> Any:
-    """Shares of both rows in the metric's unit, averaged over the seeds that both have; None if they do not pair.
+    """Return the shares of both rows in the metric's unit, averaged over the seeds that both have.
 
-    They must average to the metric, up to a factor that both rows share (per cent): else they are of something else.
+    Return None if the examples do not form pairs, or if the mean of the shares is not the metric. The metric may be a
+    multiple of the mean (per cent) if the factor is the same for both rows.
     """
     seeds = min(len(base.outcomes), len(row.outcomes))
     found: list[NDArray[Any]] = []
@@ -161,7 +167,7 @@ def shares_of_rows(base: Row, row: Row, key: str, set_: str, metric: str, shares
 
 
 def paired_test(differences: NDArray[Any]) -> Resampled:
-    """Test the mean of the examples' differences, row minus base: its two-sided p and its 95 % interval."""
+    """Test the mean of the examples' differences, row minus base. Return its two-sided p and its 95 % interval."""
     observed, n = float(differences.mean()), len(differences)
     chance, extreme = np.random.default_rng(SEED), 0
     for _ in range(TRIALS // _AT_ONCE):
@@ -172,11 +178,11 @@ def paired_test(differences: NDArray[Any]) -> Resampled:
     return Resampled(observed, (extreme + 1) / (TRIALS + 1), float(low), float(high))
 
 
-# --- One column of a table: by counts per sentence, or by shares per example. Holm's correction over its rows
+# --- Tests of one column of a table, by counts per sentence or by shares per example, with Holm's correction over rows
 
 
 def by_counts(table: Table, column: Column, counts_of: CountsOf) -> tuple[dict[str, Test], str]:
-    """Tests of a column's rows against base by their counts, by row, and a note on rows without any."""
+    """Test a column's rows against base by their counts. Return the tests by row, and a note on rows without counts."""
     base, rows = table.base_row, table.compared(column)
     if base is None or not rows or column.counts is None:
         return {}, ""
@@ -184,7 +190,7 @@ def by_counts(table: Table, column: Column, counts_of: CountsOf) -> tuple[dict[s
     pairs = [(row, reader.pair(base, row)) for row in rows]
     by_size: dict[int, list[tuple[Row, NDArray[Any], NDArray[Any]]]] = {}
     for row, pair in pairs:
-        if pair is not None:  # rows paired over equally many seeds of base share its counts
+        if pair is not None:  # rows that are paired over the same number of seeds share the counts of base
             by_size.setdefault(pair[2], []).append((row, pair[0], pair[1]))
     raw: dict[str, Resampled] = {}
     bounds: dict[str, Resampled] = {}
@@ -204,7 +210,7 @@ def _tests(raw: dict[str, Resampled], bounds: dict[str, Resampled]) -> dict[str,
 
 
 def by_shares(table: Table, column: Column, shares_of: SharesOf | None) -> tuple[dict[str, Test], str]:
-    """The same for a metric that is the mean of a share per example, which the trainer kept."""
+    """Test a column's rows against base by their shares per example. Return the tests by row, and a note."""
     base, rows = table.base_row, table.compared(column)
     if base is None or not rows:
         return {}, ""
@@ -227,14 +233,17 @@ def by_shares(table: Table, column: Column, shares_of: SharesOf | None) -> tuple
 
 
 class _Pooled:
-    """Counts of a row per sentence, summed over its first seeds, as many as both rows have."""
+    """A reader of counts per sentence, summed over the first seeds of a row, with a cache."""
 
     def __init__(self, column: Column, counts_of: CountsOf) -> None:
         self._column, self._counts_of = column, counts_of
         self._known: dict[tuple[str, int], NDArray[Any] | None] = {}
 
     def pair(self, base: Row, row: Row) -> tuple[NDArray[Any], NDArray[Any], int] | None:
-        """Counts of both rows over as many seeds as both have, and that number; None where they do not pair."""
+        """Return the counts of both rows and the number of seeds that both have.
+
+        Return None if the sentences do not form pairs.
+        """
         seeds = min(len(base.outcomes), len(row.outcomes))
         ours, theirs = self._sum(base, seeds), self._sum(row, seeds)
         if ours is None or theirs is None or len(ours) != len(theirs):

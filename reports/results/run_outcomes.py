@@ -1,4 +1,4 @@
-"""The results of a plan in a store: one outcome per planned run, and readers of its evaluations' files."""
+"""The results of a table in a store: one outcome per planned run, and readers of the files of evaluations."""
 
 import contextlib
 import json
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-# --- Counts per sentence of an evaluation, and scores computed again from them; a perplexity has no counts
+# --- Counts per sentence of an evaluation, and scores recomputed from these counts. A perplexity has no counts.
 
 
-TOLERANCE = 1e-6  # sums in another order
-ROUNDING = 1e-12  # of the value, where it is large
+TOLERANCE = 1e-6  # absolute tolerance of scores, because the order of additions may differ
+ROUNDING = 1e-12  # relative tolerance, for large scores
 
 
 def recomputed(column: Column, folder: Path, record: EvaluationResult) -> float | None:
-    """The column's metric from the counts in an evaluation's folder; None where none are kept.
+    """Return the column's metric, computed from the counts in an evaluation's folder; None if there are no counts.
 
-    Raises Damaged for counts that are of another shape or number of sentences than expected.
+    Raises Damaged for counts of an unexpected shape or number of sentences.
     """
     kept = None if column.counts is None else read_counts(folder, column.counts)
     if column.counts is None or kept is None or not len(kept):
@@ -47,20 +47,23 @@ def recomputed(column: Column, folder: Path, record: EvaluationResult) -> float 
 
 
 def differs(recorded: Any, computed: float) -> bool:
-    """Return whether a recorded score is another number than the one computed from its counts."""
+    """Return whether a recorded score differs from the score computed from its counts."""
     usable = isinstance(recorded, int | float)
     return not usable or not abs(recorded - computed) <= max(TOLERANCE, ROUNDING * abs(computed))
 
 
 def read_counts(folder: Path, counts: Counts) -> "NDArray[Any] | None":
-    """Sentences × names, integers where all are whole; None where the evaluation kept none. Raises Damaged."""
+    """Return the counts (sentences × names), as integers if all are whole; None if the evaluation stored none.
+
+    Raises Damaged.
+    """
     import numpy as np
 
     path = folder / counts.file
     if not path.is_file():
         return None
     kept = _fields(path, counts.names) if path.suffix == ".jsonl" else read_array(path)
-    if kept is None and path.suffix == ".jsonl":  # a trainer whose examples have no such fields
+    if kept is None and path.suffix == ".jsonl":  # the trainer's examples do not have these fields
         return None
     if kept is None or kept.ndim != 2 or kept.shape[1] != len(counts.names) or not np.isfinite(kept).all():
         raise Damaged(f"{counts.file} does not hold {len(counts.names)} numbers a sentence")
@@ -68,7 +71,7 @@ def read_counts(folder: Path, counts: Counts) -> "NDArray[Any] | None":
 
 
 def _fields(path: Path, names: tuple[str, ...]) -> "NDArray[Any] | None":
-    """The fields of each line's object; None where a line lacks one. Raises Damaged."""
+    """Return the named fields of each line's JSON object; None if a line lacks a field. Raises Damaged."""
     import numpy as np
 
     try:
@@ -83,31 +86,34 @@ def _fields(path: Path, names: tuple[str, ...]) -> "NDArray[Any] | None":
 
 
 def read_array(path: Path) -> "NDArray[Any] | None":
-    """An array of integers or real numbers that an evaluation kept; None if it is of something else. Raises Damaged."""
+    """Return an array of an evaluation; None if its values are not integers or real numbers. Raises Damaged."""
     import numpy as np
 
     try:
-        array = np.load(path, mmap_mode="r", allow_pickle=False)  # mapped: a head may claim any size
+        array = np.load(path, mmap_mode="r", allow_pickle=False)  # mapped, because the header may declare any size
     except (OSError, ValueError, EOFError) as error:
         raise Damaged(f"{path.name} cannot be read ({error})") from None
     return array if array.dtype.kind in "iuf" else None
 
 
-# --- The records that a report accepts: undamaged, of the planned run, and in agreement with their own files
-# Others are left out of the table, and `harm` names the file and what to do. Metrics whose column has counts are
-# computed again from these; a perplexity has no counts to compare it with.
+# --- Checks of records: a record must be undamaged, belong to the planned run, and agree with its files
+# Other records are left out of the table, and `harm` names the file and what to do. Metrics with counts are recomputed
+# from the counts and compared. A perplexity has no counts, so it is not compared.
 
 
 REDO = "Restore it from a backup, or rename that folder and run the study again"
 
 
 def valid_result(store: Store, run: TableRun) -> tuple[TrainingResult | None, str]:
-    """The record of a run's training, and the reason why it is left out; "" for none."""
+    """Return the record of a run's training, and "". Return None and the reason if the record is left out.
+
+    If there is no record, both None and "" are returned.
+    """
     place = f"runs/{run.run_id}"
     try:
         record = store.result(run.run_id)
         if any(store.result(member) is None for member in run.spec.members):
-            return None, ""  # a note names it (reports/table/notes.py)
+            return None, ""  # a note names the missing member (reports/table/notes.py)
     except Damaged as damage:
         return None, str(damage).replace(f"{store.root}/", "")
     if record is None:
@@ -118,7 +124,7 @@ def valid_result(store: Store, run: TableRun) -> tuple[TrainingResult | None, st
     seed = {"seed": theirs["seed"]} if "seed" in theirs else {}
     theirs = {**compared_settings(run.config, theirs), **seed}
     for name, value in (planned_settings(run.config, run.spec.trainer) | {"seed": run.config.seed}).items():
-        if name in theirs and theirs[name] != value:  # a missing one was added later
+        if name in theirs and theirs[name] != value:  # a setting that the record lacks was added later
             return None, (
                 f"{place}/result.json is of a training with {name} = {theirs[name]}, and the plan has {value}. {REDO}."
             )
@@ -128,14 +134,17 @@ def valid_result(store: Store, run: TableRun) -> tuple[TrainingResult | None, st
 def valid_evaluation(
     store: Store, run: TableRun, planned: EvaluationSpec, columns: Iterable[Column] = ()
 ) -> tuple[EvaluationResult | None, str]:
-    """The same for one of its evaluations; recorded scores of `columns` must agree with their counts."""
+    """Return the record of an evaluation and the reason why it is left out, like `valid_result`.
+
+    Recorded scores of `columns` must agree with their counts.
+    """
     place = f"runs/{run.run_id}/evaluations/{planned.eval_id}"
     try:
         record = store.evaluation(run.run_id, planned.eval_id)
         if record is None:
             return None, ""
         asked: dict[str, object] = {"settings": dict(planned.settings), "inputs": dict(planned.inputs)}
-        if "set" not in planned.inputs:  # else a set is its content, whatever its name is here and was there
+        if "set" not in planned.inputs:  # otherwise the digest of the content identifies the set, not its name
             asked = {"set": planned.set, **asked}
         other = [name for name, value in asked.items() if getattr(record, name) not in (None, value)]
         if other:
@@ -150,9 +159,9 @@ def valid_evaluation(
 def read_again(
     store: Store, run: TableRun, planned: EvaluationSpec, trained: TrainingResult, made: EvaluationResult | None
 ) -> EvaluationResult | None:
-    """Read metrics that the study now declares from the output that a user's trainer kept, and return the evaluation.
+    """Read metrics that the study declares now from the stored output of a user's trainer. Return the evaluation.
 
-    Nothing is written: `ablations run` records the same numbers. Returns `made` if no output was kept.
+    Nothing is written: `ablations run` records the same numbers. Returns `made` if there is no stored output.
     """
     if not planned.promised:
         return made
@@ -166,14 +175,14 @@ def read_again(
             return made.model_copy(update={"metrics": found.metrics, "lacking": lacking})
         promised = {name.removeprefix(f"{planned.set}.") for name in planned.promised}
         finite = all(map(math.isfinite, found.metrics.values()))
-        if finite and promised & found.metrics.keys():  # else it failed, and its state says so
+        if finite and promised & found.metrics.keys():  # otherwise the run failed, as its state shows
             of_set: dict[str, float | None] = {**found.metrics}
             return EvaluationResult(run_id=run.run_id, eval_id=planned.eval_id, set=planned.set, metrics=of_set)
     return made
 
 
 def _check_files(folder: Path, record: EvaluationResult, columns: Iterable[Column]) -> None:
-    """Raises Damaged for a changed file, and for a metric that contradicts its counts."""
+    """Raise Damaged for a changed file, and for a metric that contradicts its counts."""
     for name, written in record.files.items():
         check_file(folder / Path(name).name, written)
     for column in {column.metric: column for column in columns if column.metric in record.metrics}.values():
@@ -187,31 +196,34 @@ def _check_files(folder: Path, record: EvaluationResult, columns: Iterable[Colum
 
 @dataclass(frozen=True)
 class Scored:
-    """One requested evaluation; `record` is None until it is made."""
+    """One requested evaluation. `record` is None if the evaluation is not done, or if its record is left out."""
 
     spec: EvaluationSpec
     record: EvaluationResult | None
 
     def signature(self, metric: str) -> str | None:
-        """The metric's signature; None if it is not scored or has none."""
+        """Return the metric's signature; None if the metric is not scored or has no signature."""
         return self.record.signature.get(metric) if self.record else None
 
 
-NOT_RECORDED = "their files are not recorded"  # in place of a file's name, for code without a list of files
+NOT_RECORDED = "their files are not recorded"  # key in `Outcome.code` for code whose files are not recorded
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """One planned run (a row with one seed) and its results; `record` is None until it is trained."""
+    """One planned run (a row with one seed) and its results.
+
+    `record` is None if the run is not trained, or if its record is left out.
+    """
 
     run: TableRun
     record: TrainingResult | None
-    scored: Mapping[str, Scored]  # by set, in the plan's order
-    harm: Mapping[str, str] = field(default_factory=dict)  # by set ("" for the training): why its record is left out
-    failure: str = ""  # of a failed run: how its last attempt ended (a FailureClass)
+    scored: Mapping[str, Scored]  # set → evaluation, in the plan's order
+    harm: Mapping[str, str] = field(default_factory=dict)  # set ("" for the training) → why its record is left out
+    failure: str = ""  # for a failed run: how its last attempt ended (a FailureClass)
 
     def measured(self, set_: str, metric: str) -> float | None:
-        """The metric's value; None if it is missing or not finite."""
+        """Return the metric's value; None if the value is missing or not finite."""
         scored = self.scored.get(set_)
         if self.record is None or scored is None or scored.record is None:
             return None
@@ -219,7 +231,7 @@ class Outcome:
         return float(value) if value is not None and math.isfinite(value) else None
 
     def setting(self, name: str) -> Any:
-        """A setting of the run by its dotted name, or None: not every task has every setting."""
+        """Return a setting of the run by its dotted name; None if the run's task has no such setting."""
         value: Any = self.run.config
         for part in name.split("."):
             value = getattr(value, part, None)
@@ -227,23 +239,24 @@ class Outcome:
 
     @property
     def stale(self) -> bool:
-        """Return whether it was trained or scored by other code than the present."""
+        """True if the run was trained or scored by code that differs from the present code."""
         return self.run.state == "stale" or bool(self.run.store_state.stale)
 
     def code(self, column: Column) -> Mapping[str, str]:
-        """Digests of the code that a number of this column depends on, by file; of a built-in task by part.
+        """Return the digests of the code on which a number of this column depends.
 
-        A file has two names: its path from the study's folder, and, after a slash, its path from the top of the
-        repository. Rows have a file in common if either name is equal: the study may have been moved, or another study
-        may have made the result. For a row that changes code, the files are those without its change. {}: nothing is
-        known, or nothing is in common with other rows.
+        The keys are files, or for a built-in task the numeric parts of the program. A file has two names: its path from
+        the study's folder, and, after a slash, its path from the top of the repository. Two rows share a file if either
+        name is equal, because the study may have been moved, or another study may have made the result. For a row that
+        changes code, the files are those without the change. The result is {} for imported runs and for runs without a
+        record.
         """
         scored = self.scored.get(column.set)
         if self.record is None or self.run.spec.imported:
             return {}
         if not self.run.config.setting_roles.frozen_defaults:
             files = self.record.code_files if self.record.base_files is None else self.record.base_files
-            if files is None:  # as version 0.1.0 recorded code
+            if files is None:  # version 0.1.0 recorded only one digest of the code
                 tree = self.record.spec.trainer.tree if self.record.spec else ""
                 return {NOT_RECORDED: f"{self.record.code_digest} {tree}"}
             if self.record.code_home is None:
@@ -253,13 +266,13 @@ class Outcome:
         found = {TRAINING: self.record.code_digest}
         for name, part in (scored.record.parts if scored and scored.record else {}).items():
             metrics = part.facts.get("metrics")
-            if not metrics or column.metric in metrics:  # else it made other numbers
+            if not metrics or column.metric in metrics:  # other parts made other metrics
                 found[name] = part.code_digest
         return {name: digest for name, digest in found.items() if digest}
 
 
 def collect(runs: Iterable[TableRun], store: Store, columns: Sequence[Column] = ()) -> list[Outcome]:
-    """Look up every run and its evaluations, in this order; the same identity is read once.
+    """Read the results of every run and of its evaluations, in the order of `runs`. Equal identities are read once.
 
     Scores of `columns` that contradict their counts are left out, with the reason in `harm`.
     """
@@ -286,14 +299,14 @@ def collect(runs: Iterable[TableRun], store: Store, columns: Sequence[Column] = 
     return outcomes
 
 
-# The counts of a column in an outcome's evaluation, sentences × names; None if it has none.
+# Function that returns the counts of a column in an outcome's evaluation (sentences × names); None if there are none.
 CountsOf = Callable[[Outcome, Column], "NDArray[Any] | None"]
-# Words of each source sentence of a set in an outcome; None if they were not kept.
+# Function that returns the number of words of each source sentence of a set in an outcome; None if it is not stored.
 LengthsOf = Callable[[Outcome, str], "NDArray[Any] | None"]
 
 
 def counts_in(store: Store) -> CountsOf:
-    """A reader of the counts in a store's evaluations; `collect` has checked the files."""
+    """Return a function that reads the counts in a store's evaluations. `collect` has checked the files before."""
 
     def read(outcome: Outcome, column: Column) -> "NDArray[Any] | None":
         folder = folder_of(store, outcome, column.set)
@@ -307,7 +320,7 @@ def counts_in(store: Store) -> CountsOf:
 
 
 def lengths_in(store: Store) -> LengthsOf:
-    """A reader of the lengths of source sentences in a store's evaluations."""
+    """Return a function that reads the lengths of source sentences in a store's evaluations."""
 
     def read(outcome: Outcome, set_: str) -> "NDArray[Any] | None":
         folder = folder_of(store, outcome, set_)
@@ -319,7 +332,7 @@ def lengths_in(store: Store) -> LengthsOf:
 
 
 def folder_of(store: Store, outcome: Outcome, set_: str) -> Path | None:
-    """The folder of a finished evaluation; None of another."""
+    """Return the folder of a finished evaluation; None if the evaluation has no record."""
     scored = outcome.scored.get(set_)
     return store.evaluation_folder(outcome.run.run_id, scored.spec.eval_id) if scored and scored.record else None
 
@@ -334,7 +347,7 @@ RUN_FACTS = (
 
 
 def run_facts(trained: TrainingResult | None) -> dict[str, Any]:
-    """RUN_FACTS of a run; None for what it did not record, and for a run that is not trained."""
+    """Return the RUN_FACTS of a run. Facts that the run did not record are None; all are None for an untrained run."""
     if trained is None:
         return dict.fromkeys(RUN_FACTS)
     tool = trained.tool
@@ -345,22 +358,25 @@ def run_facts(trained: TrainingResult | None) -> dict[str, Any]:
     return {name: found[name] for name in RUN_FACTS}
 
 
-# --- How the last attempt of a failed run ended, from the events that it left
+# --- The error of a failed run's last attempt, from the attempt's events
 
 
-LONGEST = 2000  # characters of a message that are shown
+LONGEST = 2000  # maximum number of characters of a message that are shown
 
 
 class Ended(NamedTuple):
-    """The error that an attempt ended with."""
+    """The error with which an attempt ended."""
 
     attempt: int
-    kind: str  # a FailureClass, or a word of another version
+    kind: str  # a FailureClass, or a class that another version recorded
     message: str
 
 
 def last_failure(store: Store, run_id: str) -> Ended | None:
-    """The error of the run's last attempt that left one; None if none did, as for a process that was killed."""
+    """Return the error of the last attempt at a run that recorded an error.
+
+    Return None if no attempt recorded one, for instance because the process was killed.
+    """
     for attempt in reversed(store.attempts(run_id)):
         failed = None
         for event in Tail(store.attempt_folder(run_id, attempt)).read():
@@ -371,7 +387,7 @@ def last_failure(store: Store, run_id: str) -> Ended | None:
 
 
 def failures(outcomes: Iterable[Outcome], store: Store) -> list[tuple[Outcome, Ended]]:
-    """The runs that have failed and were not trained since, each with what its last attempt said."""
+    """Return the failed runs, each with the error of its last attempt."""
     silent = Ended(0, "", "The process ended without an error message; `ablations status` shows its log.")
     failed = [(o, last_failure(store, o.run.run_id) or silent) for o in outcomes if o.run.state == "failed"]
     return [(outcome, ended._replace(message=ended.message[:LONGEST])) for outcome, ended in failed]

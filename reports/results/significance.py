@@ -1,13 +1,17 @@
 """Significance tests of changes from base: between seeds or between sentences, never mixed in one table.
 
-"seeds" asks whether other trainings would differ: Dunnett's test of every row with base, over the seeds' values, and
-his T3, which does not assume equal variances. The larger of the two p-values decides: Dunnett's test alone marks too
-much where one row varies more than the others, T3 alone where many rows of three seeds do (benchmarks/levels.py). Rows
-that share steps with another are paired by seed.
-"sentences" asks whether these very weights would differ on other sentences: paired approximate randomisation of the
-stored counts, Holm's correction over a column's rows; it knows nothing of the noise between trainings. "auto" tests
-between seeds the compared rows that have three, if base has three; a note names the rows with fewer, and no star or
-correction concerns them.
+The mode "seeds" tests whether other trainings would differ. It compares every row with base over the seeds' values by
+Dunnett's test and by Dunnett's T3, which does not assume equal variances. The larger of the two p-values decides,
+because Dunnett's test alone marks too many rows if one row varies more than the others, and T3 alone if many rows have
+three seeds (benchmarks/levels.py). Rows that share steps with another row are paired by seed. The mode "paired" pairs
+all rows by seed.
+
+The mode "sentences" tests whether the same weights would differ on other sentences. It uses paired approximate
+randomisation of the stored counts, with Holm's correction over a column's rows. It does not consider the noise between
+trainings.
+
+The mode "auto" tests between seeds if base has at least three seeds. Rows with fewer seeds are not tested or counted in
+the correction, and a note names them. The mode "none" tests nothing.
 """
 
 import math
@@ -28,13 +32,13 @@ from reports.spec.table_spec import Note
 
 MODES = ("auto", "seeds", "paired", "sentences", "none")
 ALPHA, POWER = dunnett.ALPHA, power.POWER
-ENOUGH_SEEDS = 3  # "auto" tests from this many on
+ENOUGH_SEEDS = 3  # minimum number of seeds of a row that "auto" tests
 
 
 def with_tests(table: Table, mode: str, counts_of: CountsOf, shares_of: SharesOf | None = None) -> Table:
-    """The table with a Test on every measure that was tested. Raises UserError for another mode than MODES.
+    """Return the table with a Test on every measure that was tested. Raises UserError for a mode that is not in MODES.
 
-    Where groups are compared within themselves, as in a pivoted table, each is tested by itself.
+    If rows are compared only within groups, as in a pivoted table, each group is tested separately.
     """
     if mode not in MODES:
         raise UserError(f"--significance {mode}: write one of {', '.join(MODES)}.")
@@ -50,7 +54,10 @@ def with_tests(table: Table, mode: str, counts_of: CountsOf, shares_of: SharesOf
 
 
 def _tested(table: Table, mode: str, counts_of: CountsOf, shares_of: SharesOf | None, apart: bool) -> Table:
-    """One family of rows; `apart`: it is one of several, so that notes say whose they are."""
+    """Return the tested table of one family of rows.
+
+    apart: whether there are several families, so that notes must name the family.
+    """
     chosen = _chosen(table) if mode == "auto" else mode
     least = ENOUGH_SEEDS if mode == "auto" else 1
     if chosen == "none" or table.base_row is None:
@@ -85,7 +92,7 @@ def _tested(table: Table, mode: str, counts_of: CountsOf, shares_of: SharesOf | 
         for column in table.columns:
             table = _with_best(table, column)
     keys = {column.key for column in listed}
-    tests = {(row, key): test for (row, key), test in tests.items() if key in keys}  # those that the notes speak of
+    tests = {(row, key): test for (row, key), test in tests.items() if key in keys}  # tests that the notes describe
     made = [Note(f"No significance test{'' if notes else f': {_NEEDED}'}.", "sign")]
     if tests:
         about = _about(chosen, base or "base", tests.values())
@@ -115,7 +122,7 @@ OF_ONE_ROW = "the larger p of Student's and Welch's t tests"
 
 
 def _about(chosen: str, base: str, tests: Iterable[Test]) -> str:
-    """Return the note on the star: the level and the tests."""
+    """Return the note that explains the star: the level and the tests."""
     if chosen == "paired":
         return f"*: p < {_LEVEL} against {base} ({PAIRED})."
     if chosen == "sentences":
@@ -123,7 +130,7 @@ def _about(chosen: str, base: str, tests: Iterable[Test]) -> str:
             f"*: p < {_LEVEL} against {base}, between sentences or single examples (paired approximate randomisation, "
             f"{resampling.TRIALS:,} trials, Holm over a column's rows). Other trainings may differ by more."
         )
-    used = dict.fromkeys(test.by for test in tests if test.by != PAIRED)  # of branches a note of their own says it
+    used = dict.fromkeys(test.by for test in tests if test.by != PAIRED)  # branches have a separate note
     return f"*: p < {_LEVEL} against {base} ({'; or '.join(used)})."
 
 
@@ -133,13 +140,13 @@ def _with(row: Row, tests: dict[tuple[str, str], Test]) -> Row:
 
 
 def _that_share(table: Table) -> set[str]:
-    """Keys of the rows that may share steps with base."""
+    """Return the keys of the rows that may share steps with base."""
     base = table.base_row
     return {row.key for row in table.rows if base and row is not base and shares_steps(row, base)}
 
 
 def _compared(table: Table) -> list[Row]:
-    """The rows with a change from base in some column, without ensembles, which have no seeds."""
+    """Return the rows that have a change from base in some column, except ensembles, which have no seeds."""
     keys = {row.key for column in table.columns for row in table.compared(column)}
     return [row for row in table.rows if row.key in keys and not row.ensemble]
 
@@ -152,9 +159,9 @@ def _chosen(table: Table) -> str:
 
 
 def _with_seeds(table: Table, column: Column, least: int) -> list[Row]:
-    """The compared rows of so many seeds whose trainings are independent of base's.
+    """Return the compared rows with at least `least` seeds whose trainings are independent of base's trainings.
 
-    An ensemble is one entry, which shows no spread.
+    Ensembles are left out, because a single value has no spread.
     """
     shared = _that_share(table)
     rows = [row for row in table.compared(column) if not row.ensemble and len(row.outcomes) >= least]
@@ -181,7 +188,7 @@ def _untested(table: Table, mode: str) -> Iterator[Note]:
 
 
 def _samples(table: Table, column: Column, least: int) -> list[list[float]]:
-    """Base's seeds, then those of each row that is tested with it; empty without either."""
+    """Return the values of base, then the values of each row that is tested against base; [] if nothing is tested."""
     base, rows = table.base_row, _with_seeds(table, column, least)
     tested = [base, *rows] if base is not None and rows and not base.ensemble else []
     return [compared_values(row.measures[column.key].values, column) for row in tested]
@@ -221,14 +228,15 @@ def _no_spread(samples: list[list[float]]) -> str:
     return "its spread between seeds is too small beside values of another order of magnitude"
 
 
-FAILED = frozenset({"failed", "diverged", "nan", "infinite"})  # reasons for a seed without a value that do not pass
+# Permanent reasons why a seed has no value.
+FAILED = frozenset({"failed", "diverged", "nan", "infinite"})
 
 
 def _with_best(table: Table, column: Column) -> Table:
-    """The best of a column in bold; by the study's choice also the rows that a test cannot tell from it.
+    """Mark the best value of a column as bold, and if the study asks for it, rows not distinguished from the best.
 
-    None is bold where it is not known whether lower or higher is better, where that would be all of them, where rows
-    cannot be compared or share steps, or where one is not done yet. Rows that failed have no part in it.
+    Nothing is bold if the better direction is unknown, if no row is tested, if all rows would be bold, if rows cannot
+    be compared or share steps, or if a row is not complete. Failed rows are left out.
     """
     if _that_share(table) or not column.better:
         return table
@@ -244,7 +252,7 @@ def _with_best(table: Table, column: Column) -> Table:
     best = min(means.values()) if column.better == "lower" else max(means.values())
     bold = {
         key for key, mean in means.items() if math.isclose(mean, best, rel_tol=1e-12)
-    }  # whatever the order of a sum
+    }  # rounding may depend on the order of additions
     if table.spec.bold == "undistinguished":
         first = next(key for key in means if key in bold)
         others = [key for key in means if key != first]
@@ -258,7 +266,10 @@ def _with_best(table: Table, column: Column) -> Table:
 
 
 def _paired(base: Row, row: Row, column: Column) -> tuple[float, float] | None:
-    """The t interval of the seeds' own differences, uncorrected: equal seeds are pairs, with equal order of data."""
+    """Return the uncorrected t interval of the differences between runs of the same seed.
+
+    Runs of the same seed form pairs, because they read the data in the same order. Return None if a run has no pair.
+    """
     differences = _differences(row, base, column)
     whole = 1 < len(differences) == len(row.outcomes) == len(base.outcomes)
     return dunnett.t_interval(differences)[1:] if whole else None
@@ -267,7 +278,7 @@ def _paired(base: Row, row: Row, column: Column) -> tuple[float, float] | None:
 def _power(
     pooled: dunnett.Family, column: Column, samples: list[list[float]], equal: list[str], without: list[str]
 ) -> str:
-    """The spread between seeds, and the difference that so many seeds can show, so that a missing star can be judged.
+    """Return the note on the spread between seeds and on the differences that these seeds can detect.
 
     equal: rows that were tested under the assumption of equal variances. without: rows without a test.
     """
@@ -290,15 +301,15 @@ def _power(
 
 
 def _scale(column: Column) -> tuple[str, int]:
-    """The unit of a column's compared values, and digits after the point."""
+    """Return the unit of a column's compared values, and the number of digits after the decimal point."""
     return " in ln" if column.logarithmic else "", max(change_digits(column), 2)
 
 
-# --- Branches share steps with another row, so their seeds are paired
-# Dunnett's test takes the rows' trainings for independent. A branch has its first steps in common with its parent, seed
-# by seed, and so with the other branches of it. The difference of the same seed's values is one number per seed,
-# whatever the two share, and the seeds are independent: the t test of these differences holds. Bonferroni's correction
-# over the tested rows of a column holds however they depend on each other.
+# --- Tests of branches: they share steps with other rows, so their runs are paired by seed
+# Dunnett's test assumes that the rows' trainings are independent. A branch shares its first steps with its parent row
+# and with the parent's other branches. For each seed, the difference of two rows is one number, and the numbers of
+# different seeds are independent, so the t test of these differences is valid. Bonferroni's correction over the tested
+# rows of a column is valid for dependent tests.
 
 
 ABOUT = (
@@ -314,9 +325,9 @@ def shares_steps(row: Row, base: Row) -> bool:
 
 
 def paired(table: Table, column: Column, *, every: bool = False, least: int = 1) -> tuple[dict[str, Test], str]:
-    """Tests of a column's branches, or of all its rows, against base, by row, and a note on what they can show.
+    """Test a column's branches against base, paired by seed. Return the tests by row, and a note on their power.
 
-    least: rows with fewer seeds are left out.
+    every: test all rows, not only branches. least: rows with fewer seeds are left out.
     """
     base = table.base_row
     if base is None or base.ensemble:
@@ -344,10 +355,10 @@ def paired(table: Table, column: Column, *, every: bool = False, least: int = 1)
 
 
 def _differences(row: Row, base: Row, column: Column) -> list[float]:
-    """Row minus base, of the pairs of runs: those with the same seed, by its value."""
+    """Return the differences, row minus base, of all pairs of runs with the same seed (see `pair_of`)."""
     values = []
     for one in (row, base):
-        measured = one.measures[column.key].values  # complete, as all compared rows are
+        measured = one.measures[column.key].values  # complete, because only complete rows are compared
         seeds = map(pair_of, one.outcomes)
         values.append(dict(zip(seeds, compared_values(measured, column), strict=True)))
     ours, theirs = values
@@ -355,16 +366,16 @@ def _differences(row: Row, base: Row, column: Column) -> list[float]:
 
 
 def pair_of(outcome: Outcome) -> int | str:
-    """Return the key that pairs two runs: the seed; for an imported run its seed in the source, "" if it has none.
+    """Return the key that pairs two runs: the seed, or for an imported run its seed in the source ("" if unknown).
 
-    The number of an imported run's seed in the study only counts the row's runs.
+    The study's seed of an imported run is only a running number.
     """
     imported = outcome.record.imported if outcome.record is not None else None
     return outcome.run.seed if imported is None else seed_value(imported.seed or "")
 
 
 def _with_changes_of_pairs(table: Table, column: Column, *, every: bool) -> tuple[Table, list[Note]]:
-    """The table where the changes of paired rows are those of their pairs, and a note where some runs have no pair."""
+    """Compute changes of paired rows over pairs of runs only. Return the table, and a note on runs without a pair."""
     base = table.base_row
     if base is None or base.ensemble:
         return table, []
@@ -392,9 +403,9 @@ def _with_changes_of_pairs(table: Table, column: Column, *, every: bool) -> tupl
 
 
 def _family(differences: list[float], rows: int) -> dunnett.Family | None:
-    """The t test of the mean difference: as if two independent samples had half its variance each.
+    """Return the family for the t test of the mean difference; None if the differences have no spread.
 
-    None without spread.
+    The family has two independent samples, each with half the variance of the differences.
     """
     n = len(differences)
     variance = float(np.var(differences, ddof=1)) if n > 1 else 0.0

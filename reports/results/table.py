@@ -1,4 +1,4 @@
-"""The table as data: rows in the study's order, each metric over its seeds, its change from base, the paper's values.
+"""The table as data: rows in the study's order, with each metric over seeds, its change from base and paper's value.
 
 Only titles and notes are text to print; `reports/render` does the layout. A measure with a missing seed has no mean.
 """
@@ -18,27 +18,27 @@ from reports.results.run_outcomes import NOT_RECORDED, Outcome
 from reports.spec.choices import Choices
 from reports.spec.table_spec import Note, RowSpec, TableSpec
 
-# The state of a row is the first of these that one of its seeds has.
-BRANCH = "‡"  # marks rows that share steps with another
+BRANCH = "‡"  # marks rows that share steps with another row
 IMPORTED = "§"  # marks rows that were trained elsewhere
-NOT_REPORTED = "not reported"  # why a finished run of a user's trainer has no number of a metric
-NOT_MEASURED = "not measured"  # why an evaluation of a version before the metric has none
+NOT_REPORTED = "not reported"  # reason: the user's trainer finished without reporting the metric
+NOT_MEASURED = "not measured"  # reason: the evaluation was made before the program had the metric
+# The state of a row is the first of these states that one of its seeds has.
 ATTENTION = ("damaged", "failed", "running", "waiting", "missing", "stale", "finished")
 
 
 @dataclass(frozen=True)
 class Test:
-    """A row's change from base in one column, tested (reports/results/significance.py)."""
+    """The test of a row's change from base in one column (reports/results/significance.py)."""
 
-    p: float  # two-sided, corrected for the column's rows
-    low: float  # 95 % interval of the change; between seeds for all rows at once, between sentences for each
+    p: float  # two-sided p-value, corrected for the column's rows
+    low: float  # 95 % interval of the change: simultaneous for all rows between seeds, per row between sentences
     high: float
-    paired: tuple[float, float] | None  # between seeds: 95 % interval of the seeds' own differences, this row alone
-    by: str = ""  # the test, in words
+    paired: tuple[float, float] | None  # between seeds: uncorrected 95 % interval of the paired differences
+    by: str = ""  # name of the test, for the reader
 
     @property
     def marked(self) -> bool:
-        """Return whether the change has a star."""
+        """True if the change gets a star."""
         return self.p < ALPHA
 
 
@@ -47,72 +47,72 @@ class Finding:
     """Result of checking a sentence against numbers (reports/table/claims.py)."""
 
     state: str  # "holds", "does not hold", "cannot be shown with 3 seeds", "cannot be checked"
-    words: str  # the numbers that decide, or what is missing
+    words: str  # the numbers that decide, or the missing numbers
 
 
 @dataclass(frozen=True)
 class CheckedClaim:
-    """A claim of the study with what was found."""
+    """A claim of the study, and the results of its checks."""
 
-    text: str  # the paper's sentence
-    check: str  # ours
-    paper: Finding | None  # in the published numbers; None: nothing of it is published
-    here: Finding
+    text: str  # the sentence of the paper
+    check: str  # the statement in the study that is checked
+    paper: Finding | None  # result for the published numbers; None if the numbers are not published
+    here: Finding  # result for the table's runs
 
 
 @dataclass(frozen=True)
 class Measure:
     """One metric of one row over the requested seeds."""
 
-    values: tuple[float, ...]  # of the seeds that have one
-    requested: int  # seeds of the plan; 0: the row is not scored on this set
-    # Why, per seed without a value: failed, diverged, running, waiting, nan, infinite, damaged, NOT_REPORTED,
-    # NOT_MEASURED, or "" for not done.
+    values: tuple[float, ...]  # values of the seeds that have one
+    requested: int  # number of seeds in the plan; 0 if the row is not scored on this set
+    # The reason for each seed without a value: failed, diverged, running, waiting, nan, infinite, damaged,
+    # NOT_REPORTED, NOT_MEASURED, or "" for not done.
     lacking: tuple[str, ...] = ()
     reported: float | None = None  # the paper's value
-    change: float | None = None  # from base, over the same tokens and sentences (see `change_from`)
-    change_so_far: float | None = None  # the same over the seeds that are there, where one is missing
-    reported_change: float | None = None
-    best: bool = False  # of its column, or by `TableSpec.bold` not told from the best (reports/results/significance.py)
-    test: Test | None = None  # of the change
+    change: float | None = None  # change from base, over the same tokens and sentences (see `change_from`)
+    change_so_far: float | None = None  # the change over the seeds that have a value
+    reported_change: float | None = None  # the change between the paper's values
+    best: bool = False  # whether the value is bold: the best of its column, or as `TableSpec.bold` describes
+    test: Test | None = None  # the test of the change
 
     @property
     def complete(self) -> bool:
-        """Return whether every requested seed has a value."""
+        """True if every requested seed has a value."""
         return self.requested > 0 and len(self.values) == self.requested
 
     @property
     def missing(self) -> bool:
-        """Return whether a requested seed has no value."""
+        """True if a requested seed has no value."""
         return self.requested > 0 and not self.complete
 
     @property
     def mean(self) -> float | None:
-        """The mean over the seeds; None if one is missing."""
+        """The mean over the seeds; None if a value is missing."""
         return mean(self.values) if self.complete else None
 
     @property
     def mean_so_far(self) -> float | None:
-        """The mean over the seeds that are there, where one is missing: provisional, for `report --provisional`."""
+        """The mean over the seeds that have a value, if a value is missing. `report --provisional` prints it."""
         return mean(self.values) if self.missing and self.values else None
 
     @property
     def sd(self) -> float | None:
-        """Sample standard deviation over seeds (n - 1 in the denominator)."""
+        """The sample standard deviation over seeds, with n - 1 in the denominator; None if a value is missing."""
         return statistics.stdev(self.values) if self.complete and self.requested > 1 else None
 
 
 @dataclass(frozen=True)
 class Row:
-    """A row of the study, with its numbers and where they come from."""
+    """A row of the study, with its numbers and the runs that gave them."""
 
     spec: RowSpec
-    settings: Mapping[str, Any]  # that it reads: what differs from base; of base itself, what varies in the table
-    measures: Mapping[str, Measure]  # by column key
-    num_params: int | None  # None: the task does not say
-    paper: Mapping[str, Any]  # published numbers that columns can print; None: none
-    outcomes: tuple[Outcome, ...]  # one per seed: where every number comes from
-    here: str = ""  # "8 → 4": the key names a size that the profile scales
+    settings: Mapping[str, Any]  # settings to print: for base, those that vary in the table; else changes from base
+    measures: Mapping[str, Measure]  # key of a column → measure
+    num_params: int | None  # None if the task does not report it
+    paper: Mapping[str, Any]  # published numbers that columns can print; the value None means not published
+    outcomes: tuple[Outcome, ...]  # the run of each seed and its results
+    here: str = ""  # "8 → 4" if the key names a size that the profile scales
 
     @property
     def key(self) -> str:
@@ -131,42 +131,42 @@ class Row:
 
     @property
     def name(self) -> str:
-        """The key as it is printed."""
+        """The key as the table prints it."""
         return f"{self.key} ({self.here})" if self.here else self.key
 
     @property
     def state(self) -> str:
-        """The state of the seed that most needs attention (ATTENTION)."""
+        """The state of the seed that needs attention most, in the order of ATTENTION."""
         states = [o.run.state for o in self.outcomes]
         return min(states, key=lambda state: ATTENTION.index(state) if state in ATTENTION else 0)
 
     @property
     def ensemble(self) -> bool:
-        """Return whether the row's one entry is an ensemble, which has no seed."""
+        """True if the row is an ensemble, which has no seed."""
         return any(o.run.spec.members for o in self.outcomes)
 
     @property
     def branch(self) -> bool:
-        """Return whether the row begins with another row's trainings."""
+        """True if the row continues another row's trainings."""
         return any(o.run.spec.parent_run for o in self.outcomes)
 
     @property
     def imported(self) -> bool:
-        """Return whether the row was trained elsewhere, and its numbers were brought here by `ablations import`."""
+        """True if the row was trained elsewhere and `ablations import` brought its numbers into the store."""
         return any(o.run.spec.imported for o in self.outcomes)
 
     @property
     def stale(self) -> bool:
-        """Return whether a seed was trained or scored by other code than the present one."""
+        """True if a seed was trained or scored by code that differs from the present code."""
         return any(o.stale for o in self.outcomes)
 
     def reads(self, setting: str) -> bool:
-        """Return whether anything in the row's run depends on a setting, by its dotted name."""
+        """Return whether the row's runs depend on a setting, given by its dotted name."""
         return not self.outcomes[0].run.config.unread([setting])
 
     @property
     def n(self) -> int:
-        """Seeds that every measure of the row has; one that was evaluated before a metric was added counts."""
+        """The smallest number of seeds with a value over all measures of the row. NOT_MEASURED counts as a value."""
         asked = [len(m.values) + m.lacking.count(NOT_MEASURED) for m in self.measures.values() if m.requested]
         return min(asked, default=sum(o.record is not None for o in self.outcomes))
 
@@ -176,34 +176,34 @@ class Table:
     """Everything that a format prints."""
 
     spec: TableSpec
-    title: str  # the spec's, or the chosen caption
-    settings: Mapping[str, str]  # setting → head
-    columns: tuple[Column, ...]  # "*" resolved: one per set
+    title: str  # the title of the spec, or the chosen caption
+    settings: Mapping[str, str]  # setting → column head
+    columns: tuple[Column, ...]  # columns of metrics; a column of the set "*" is replaced by one column per set
     rows: tuple[Row, ...]
-    base: str | None  # the row that changes are from; None: not selected (of a table with `groups` see `base_of`)
-    members: tuple[Outcome, ...] = ()  # trainings that ensembles among the rows read; a row may have them too
-    cited: tuple[Row, ...] = ()  # published by others, nothing of them run here (reports/table/notes.py)
+    base: str | None  # key of the row that changes are computed from; None if it is not selected (see also `base_of`)
+    members: tuple[Outcome, ...] = ()  # trainings that ensembles and branches read; a row may have them too
+    cited: tuple[Row, ...] = ()  # published results of other systems, which are not run (reports/table/notes.py)
     claims: tuple[CheckedClaim, ...] = ()
     footnotes: tuple[Note, ...] = ()
     warnings: tuple[str, ...] = ()
     test: str = ""  # what marks changes: "seeds" or "sentences"; "" for no test
     test_notes: tuple[Note, ...] = ()
-    asked: str = ""  # the words after `ablations report` that select this table
-    measured: Mapping[str, str] = field(default_factory=dict)  # heads of what runs measure at their start and end
-    pivot: Mapping[str, str] = field(default_factory=dict)  # the spec's; none in one of `families`
-    groups: tuple[str, ...] = ()  # the spec's; none in one of `families`
-    bases: Mapping[str, str] = field(default_factory=dict)  # of `groups`: each one's own base
-    spent: TableSpent = field(default_factory=lambda: TableSpent({}))  # what it cost
-    provisional: bool = False  # whether a cell with a missing seed prints the mean of the others, marked as such
-    chosen: Choices = field(default_factory=Choices)  # the command's, over the study's
-    last_change: str = ""  # day (UTC) on which the last attempt at its runs ended; "" if no record says
-    bundle: str = ""  # of a bundle: what of it was computed again; the first line of every format, whatever is chosen
-    not_shown: int | None = 0  # other rows of its study that got results; None: the store's ledger is damaged
-    papers_corpus: bool = True  # whether published numbers are of the corpus that the rows are trained on
+    asked: str = ""  # the arguments of `ablations report` that select this table
+    measured: Mapping[str, str] = field(default_factory=dict)  # number that runs measure at start or end → column head
+    pivot: Mapping[str, str] = field(default_factory=dict)  # as in the spec; {} in a table of `families`
+    groups: tuple[str, ...] = ()  # as in the spec; () in a table of `families`
+    bases: Mapping[str, str] = field(default_factory=dict)  # group → key of its base, if there are `groups`
+    spent: TableSpent = field(default_factory=lambda: TableSpent({}))  # cost of the table
+    provisional: bool = False  # whether a cell with a missing seed prints the mean of the other seeds, with a mark
+    chosen: Choices = field(default_factory=Choices)  # choices of the command, which replace those of the study
+    last_change: str = ""  # day (UTC) on which the last attempt at the table's runs ended; "" if unknown
+    bundle: str = ""  # for a bundle: the line that says what was recomputed; every format prints it first
+    not_shown: int | None = 0  # number of other rows of the study that got results; None if the ledger is damaged
+    papers_corpus: bool = True  # whether the rows are trained on the corpus of the published numbers
 
     @property
     def listed(self) -> list[Column]:
-        """The columns of metrics that formats print: optional ones only where the study or the command names them."""
+        """The columns of metrics to print. Optional columns are included if the study or the command names them."""
         layers = (self.spec.choices, *self.spec.choices.of_formats, self.chosen)
         names = {name.lower() for layer in layers for name in (*layer.columns, *layer.hide)}
         names |= {name.split(".")[0] for name in names}
@@ -216,7 +216,7 @@ class Table:
 
     @property
     def measures(self) -> list[Measure]:
-        """The metrics of all rows in the columns that formats print."""
+        """The measures of all rows in the columns to print."""
         columns = self.listed
         return [row.measures[column.key] for row in self.rows for column in columns]
 
@@ -227,25 +227,25 @@ class Table:
 
     @cached_property
     def trainings(self) -> dict[str, Outcome]:
-        """The outcomes of all rows, members and parent runs, by run_id."""
+        """The outcomes of all rows, members and parent runs; the keys are run_ids."""
         return {outcome.run.run_id: outcome for outcome in (*self.members, *self.outcomes)}
 
     def compared(self, column: Column) -> list[Row]:
-        """Rows whose change from base is known: complete, over the same tokens and sentences."""
+        """Return the rows whose change from base is known: they are complete and comparable with base."""
         return [row for row in self.rows if row.measures[column.key].change is not None]
 
     @cached_property
     def base_row(self) -> Row | None:
-        """The row that changes are from; None if it was not selected."""
+        """The row that changes are computed from; None if it is not selected."""
         return next((row for row in self.rows if row.key == self.base), None)
 
     def base_of(self, row: Row) -> str | None:
-        """Key of the row that this one's changes are from: its group's own where groups are compared within."""
+        """Return the key of the row from which changes of `row` are computed: the base of its group or of the table."""
         return self.bases.get(row.group) if self.groups else self.base
 
     @property
     def families(self) -> list["Table"]:
-        """The rows that are compared with each other, as tables: all, or those of each of `groups`."""
+        """One table for each set of rows that are compared with each other: the table itself, or one per group."""
         if not self.groups:
             return [self]
         rows = {group: tuple(row for row in self.rows if row.group == group) for group in self.groups}
@@ -255,7 +255,7 @@ class Table:
 
 
 def mean(values: Sequence[float]) -> float:
-    """The mean, also of values whose sum is too large for a float."""
+    """Return the mean. The sum of the values may be too large for a float."""
     try:
         return statistics.fmean(values)
     except OverflowError:
@@ -263,18 +263,18 @@ def mean(values: Sequence[float]) -> float:
 
 
 def missing_cells(table: Table) -> int:
-    """The number of requested metric cells without a value."""
+    """Return the number of requested cells of metrics that have no value."""
     return sum(measure.missing for measure in table.measures)
 
 
 # --- Which numbers may be compared, and the change of a row from base
-# A perplexity counts per word-piece: over another tokenizer it is another quantity. The same is true of BLEU over other
-# sentences or under another signature, and of any number that other code made: two rows are compared only if the files
-# that both use are equal. Otherwise no change is printed.
+# A perplexity is per word piece, so perplexities with different tokenizers are different quantities. The same holds for
+# BLEU over different sentences or with different signatures. Numbers made by different code are not compared either:
+# the files that both rows use must be equal. Otherwise no change is printed.
 
 
 def _basis(outcome: Outcome, column: Column) -> tuple[Any, ...]:
-    """Return what must be equal between two values of a column so that their difference has a meaning."""
+    """Return the facts that must be equal for two values of a column so that their difference is meaningful."""
     scored = outcome.scored[column.set]
     parts: list[Any] = [sorted(scored.spec.inputs.items()), scored.signature(column.metric)]
     if column.per_piece:
@@ -283,9 +283,9 @@ def _basis(outcome: Outcome, column: Column) -> tuple[Any, ...]:
 
 
 def tokenizer_of(outcome: Outcome) -> tuple[str, int | None]:
-    """Return the digests of the run's tokenizers ("" if it recorded none) and the requested vocabulary size.
+    """Return the digests of the run's tokenizers ("" if none are recorded) and the requested vocabulary size.
 
-    The size is None if the run's text decides it.
+    The size is None if the training text determines it.
     """
     sums = outcome.record.data.tokenizer.sha256 if outcome.record else {}
     size = None if outcome.setting("data.sized_by_text") else outcome.setting("data.vocab_size")
@@ -306,14 +306,14 @@ def one_basis(rows: Sequence[Row], column: Column) -> bool:
 def measured_alike(rows: Iterable[Row], column: Column) -> bool:
     """Return whether all values of a column measure the same quantity, whatever code made them."""
     outcomes = _measured(rows, column)
-    return len({repr(_basis(o, column)) for o in outcomes}) <= 1  # written out, since parts may be lists
+    return len({repr(_basis(o, column)) for o in outcomes}) <= 1  # repr, because lists cannot be hashed
 
 
 def differing_code(rows: Iterable[Row], column: Column) -> list[str]:
-    """Return the files (for a built-in task: the parts) that values of a column share by name but not by content.
+    """Return the files (for a built-in task: the numeric parts) that values of a column share but that differ.
 
-    The names are sorted. Code whose files are not recorded is equal only to itself. Names from the top (see
-    `Outcome.code`) are left out if names from the study's folder show the same.
+    The names are sorted. Code without recorded files differs from all code with recorded files. Names from the top of
+    the repository (see `Outcome.code`) are left out if names from the study's folder differ too.
     """
     known: dict[str, str] = {}
     codes = [code for code in (outcome.code(column) for outcome in _measured(rows, column)) if code]
@@ -332,13 +332,13 @@ def _measured(rows: Iterable[Row], column: Column) -> list[Outcome]:
 
 
 def change_from(row: Row, base: Row, column: Column) -> float | None:
-    """Return the mean over seeds minus base's mean, on the column's scale; None if incomplete or not comparable."""
+    """Return the row's mean minus base's mean, on the column's scale; None if incomplete or not comparable."""
     ours, theirs = row.measures[column.key], base.measures[column.key]
     return change_so_far(row, base, column) if ours.complete and theirs.complete else None
 
 
 def change_so_far(row: Row, base: Row, column: Column) -> float | None:
-    """Return the same change over the seeds that have a value."""
+    """Return the change over the seeds that have a value; None if there are none, or if they are not comparable."""
     ours, theirs = row.measures[column.key], base.measures[column.key]
     if row is base or not (ours.values and theirs.values and one_basis((row, base), column)):
         return None
@@ -346,7 +346,7 @@ def change_so_far(row: Row, base: Row, column: Column) -> float | None:
 
 
 def with_changes(rows: tuple[Row, ...], base: str | None, columns: Sequence[Column]) -> tuple[Row, ...]:
-    """Return the rows with their changes from the row `base`, not tested yet; unchanged if `base` is none of them."""
+    """Return the rows with their changes from the row `base`, without tests; unchanged if `base` is not among them."""
     reference = next((row for row in rows if row.key == base), None)
     if reference is None:
         return rows
@@ -364,7 +364,7 @@ def _from(base: Row, row: Row, column: Column) -> Measure:
 
 
 def reported_change(row: Row, base: Row, column: Column) -> float | None:
-    """Return the change between the paper's values; None for rows that are scored on other sentences."""
+    """Return the change between the paper's values; None if a value is missing or the test sentences differ."""
     ours, theirs = row.measures[column.key].reported, base.measures[column.key].reported
     if row is base or ours is None or theirs is None or len(_sentences((row, base), column)) > 1:
         return None
@@ -374,16 +374,16 @@ def reported_change(row: Row, base: Row, column: Column) -> float | None:
 def difference_of_means(ours: Sequence[float], theirs: Sequence[float], column: Column) -> float | None:
     """Return the difference between two means, on the column's scale; None if a value has no logarithm."""
     if column.logarithmic and min(*ours, *theirs) <= 0:
-        return None  # a trainer may report any number
+        return None  # a user's trainer may report numbers that are not positive
     change = mean(compared_values(ours, column)) - mean(compared_values(theirs, column))
     return change if math.isfinite(change) else None
 
 
 def compared_values(values: Sequence[float], column: Column) -> list[float]:
-    """Return the values that are compared: logarithms if the column is logarithmic."""
+    """Return the values to compare: natural logarithms if the column is logarithmic."""
     return [math.log(value) for value in values] if column.logarithmic else list(values)
 
 
 def change_digits(column: Column) -> int:
-    """Return the digits of a change after the decimal point: logarithms need three."""
+    """Return the number of digits of a change after the decimal point. Logarithms have three."""
     return 3 if column.logarithmic else column.digits

@@ -1,4 +1,4 @@
-"""From a declared table and a store to the table with its numbers, and the table as one flat record per row."""
+"""Build the table with its numbers from a table specification and a store, and convert rows to flat records."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -23,9 +23,9 @@ from reports.table.provenance import warnings
 
 
 def build_table(spec: TableSpec, store: Store, tests: str = "auto", *, provisional: bool = False) -> Table:
-    """Return the table of a spec's rows, from what the store holds now.
+    """Return the table that `spec` declares, with the numbers that the store has now.
 
-    tests: which differences from base are marked (significance.MODES). provisional: see Table.
+    tests: the mode of the significance tests (significance.MODES). provisional: see `Table`.
     """
     outcomes: dict[str, list[Outcome]] = {}
     for outcome in collect(spec.runs, store, spec.metrics):
@@ -81,9 +81,9 @@ def build_table(spec: TableSpec, store: Store, tests: str = "auto", *, provision
 
 
 def _not_shown(spec: TableSpec, store: Store) -> int | None:
-    """Count the study's rows that got results in the store and are not in the table.
+    """Return the number of the study's rows that have results in the store and are not in the table.
 
-    None: the store's ledger is damaged.
+    Return None if the store's ledger is damaged.
     """
     runs = (*spec.runs, *spec.members)
     shown = {pair for run in runs for pair in ledger.pairs(run.run_id, [e.eval_id for e in run.evaluations])}
@@ -96,11 +96,14 @@ def _not_shown(spec: TableSpec, store: Store) -> int | None:
     return sum(shown.isdisjoint(row) for row in ledger.rows_with_results(found, spec.name))
 
 
-Outcomes = Mapping[str, Sequence[Outcome]]  # by row
+Outcomes = Mapping[str, Sequence[Outcome]]  # key of a row → outcomes
 
 
 def _families(spec: TableSpec) -> list[tuple[RowSpec | None, list[RowSpec]]]:
-    """Return the selected rows that are compared with each other, with their base: all, or those of each group."""
+    """Return each set of selected rows that are compared with each other, and its base: all rows, or one set per group.
+
+    The base is None if it is not selected.
+    """
     if not spec.groups:
         return [(_base(spec, spec.rows), [row for row in spec.rows if row.runs])]
     families = []
@@ -112,13 +115,13 @@ def _families(spec: TableSpec) -> list[tuple[RowSpec | None, list[RowSpec]]]:
 
 
 def _base(spec: TableSpec, rows: Sequence[RowSpec]) -> RowSpec | None:
-    """Return the row without changes, else the first of these; None if that row is not selected: there is no change."""
+    """Return the row without changes, or else the first row; None if that row is not selected."""
     row = next((row for row in rows if row.key == spec.base), rows[0])
     return row if row.runs else None
 
 
 def _columns(columns: Sequence[Column], grouped: Outcomes) -> tuple[Column, ...]:
-    """Replace set "*" by one column per evaluated set that no other column names."""
+    """Replace each column of the set "*" by one column per evaluated set that no other column names."""
     sets = dict.fromkeys(name for outcomes in grouped.values() for o in outcomes for name in o.scored)
     named = {column.set for column in columns}
     resolved = []
@@ -139,7 +142,7 @@ def _for_set(column: Column, name: str) -> Column:
 def _rows(
     family: Sequence[RowSpec], base: RowSpec | None, columns: Sequence[Column], spec: TableSpec, outcomes: Outcomes
 ) -> tuple[Row, ...]:
-    """Return rows with changes from one base."""
+    """Return the rows of a family with their changes from its base."""
     rows = tuple(
         Row(
             row,
@@ -155,7 +158,7 @@ def _rows(
 
 
 def _num_params(outcomes: Sequence[Outcome]) -> int | None:
-    """Computed from the configuration; where the task cannot, what a finished run counted."""
+    """Return the number of parameters, computed from the configuration, or else as a finished run counted it."""
     counted = [outcome.record.num_params for outcome in outcomes if outcome.record]
     return next((n for n in (outcomes[0].run.spec.num_params, *counted) if n is not None), None)
 
@@ -188,16 +191,16 @@ def _why(outcome: Outcome, column: Column) -> str:
     return state if state in ("failed", "running", "waiting") else ""
 
 
-# --- One record per row in full precision: what JSON and CSV carry and what other programs read
+# --- One record per row in full precision, for JSON, CSV and other programs
 
 
-SPENT = "cost"  # a part that grows with later attempts, also of other tables
+SPENT = "cost"  # field whose values grow with later attempts, also with attempts for other tables
 
 
 def record(row: Row, table: Table, costs: Sequence[Cost] | None = None) -> dict[str, Any]:
-    """The row of `report --json`. A number that is not complete is None; `n` counts the seeds that are there.
+    """Return the record of a row in `report --json`. A number is None if a seed is missing; `n` counts finished seeds.
 
-    costs: those that the table prints, the same for all of its rows; looked up if unset.
+    costs: the costs that the table prints; if None, the function looks them up.
     """
     values: dict[str, Any] = {"row": row.key, "group": row.group, "label": row.label}
     values |= {"state": row.state, "stale": row.stale}
@@ -218,7 +221,7 @@ def record(row: Row, table: Table, costs: Sequence[Cost] | None = None) -> dict[
     costs = shown(table, table.chosen.columns) if costs is None else costs
     values |= {cost.name: cost.value(row, table) for cost in costs}
     values |= {"n": row.n, "seeds": len(row.outcomes)}
-    spent = table.spent.rows.get(row.key, RowSpent())  # so that the sum over rows is what the table cost
+    spent = table.spent.rows.get(row.key, RowSpent())  # the sum over rows is the table's cost
     values[SPENT] = {**spent.runs.as_json(), "counted_in": list(spent.counted_in)}
     values[SPENT]["tuning"] = spent.tuning.as_json() if spent.tuning.attempts else None
     values["paper"] = dict(row.paper)

@@ -1,8 +1,8 @@
-"""Sentences about numbers, checked twice: in the published numbers, and in those of the table's runs by its own test.
+"""Check claims about numbers, in the published numbers and in the numbers of the table's runs.
 
-A sentence about runs holds where the whole 95 % interval of the table's test lies in what it says, and does not hold
-where none of the interval does; that a row is better or worse at all is also a matter of the table's mark. Anything
-else cannot be shown with these seeds. Published numbers and costs are compared as they are.
+A claim about runs holds if the whole 95 % interval of the table's test satisfies the claim, and does not hold if no
+part of the interval does. A claim that a row is better or worse also needs the star of the table's test. In all other
+cases, the claim cannot be shown with these seeds. Published numbers and costs are compared without a test.
 """
 
 import math
@@ -20,23 +20,23 @@ from reports.table.cost import COSTS, Cost
 from reports.table.provenance import corpus_name
 
 HOLDS, FAILS, OPEN, UNKNOWN = "holds", "does not hold", "cannot be shown", "cannot be checked"
-HUGE = 1e6  # from here on numbers are written as 2.3e19
-_LEAST = 1e-300  # zero has no logarithm
-_EXACT = 9  # digits: 28.4 − 26.4 is 2, not 1.9999999999999982
+HUGE = 1e6  # larger numbers are written like 2.3e19
+_LEAST = 1e-300  # replaces zero before a logarithm is taken
+_EXACT = 9  # digits to which differences are rounded: 28.4 − 26.4 is 2, not 1.9999999999999982
 
 
 class _Gap(NamedTuple):
-    """By how much the first of a pair is better than the second."""
+    """The amount by which the first system of a pair is better than the second."""
 
-    gain: float  # on the scale of Δ; of a factor: the logarithm of the ratio
-    low: float  # 95 % interval: equal to `gain` of exact numbers, infinite where nothing is tested
+    gain: float  # on the scale of Δ; for a factor, the logarithm of the ratio
+    low: float  # 95 % interval: equal to `gain` for exact numbers, infinite if nothing is tested
     high: float
-    marked: bool  # whether there is a difference at all
-    words: str
+    marked: bool  # whether the difference is significant, or for exact numbers, not zero
+    words: str  # description of the difference
 
 
 def checked(table: Table, retest: Callable[[Table], Table]) -> tuple[CheckedClaim, ...]:
-    """Return the table's claims with what was found. retest: tests a table with another base."""
+    """Return the table's claims with the results of their checks. retest: a function that tests a table again."""
     known = _Differences(table, retest, {})
     return tuple(
         CheckedClaim(claim.text, claim.check, *_check(parse(claim.check), known)) for claim in table.spec.claims
@@ -44,7 +44,7 @@ def checked(table: Table, retest: Callable[[Table], Table]) -> tuple[CheckedClai
 
 
 def _check(comparison: Comparison, known: "_Differences") -> tuple[Finding | None, Finding]:
-    """Check a sentence in the published numbers (None where nothing of it is published), and in the table's runs."""
+    """Check a claim in the published numbers (None if the numbers are not published), and in the table's runs."""
     pairs = compared(comparison, known.table.spec.rows, known.table.spec.cited)
     try:
         of = _compared(comparison.number, known.table)
@@ -57,9 +57,10 @@ def _check(comparison: Comparison, known: "_Differences") -> tuple[Finding | Non
 
 
 def _compared(name: str, table: Table) -> Column | Cost | None:
-    """Return the column or cost that a name in a claim means; None if the rows are not scored on such a set.
+    """Return the column or cost to which a name in a claim refers; None if the rows are not scored on such a set.
 
-    Raises UserError for a name of several columns. A name in published results is that of their first column.
+    The name of a published number refers to the first column that prints the number. Raises UserError for any other
+    name that several columns have.
     """
     found = next((column for column in table.columns if column.paper == name), None) or named(name, table.columns)
     if found:
@@ -92,8 +93,8 @@ def _exact(
 def _words(
     first: tuple[str, str], second: tuple[str, str], gain: float, comparison: Comparison, of: Column | Cost | None
 ) -> str:
-    """ "28.4 (big) against 26.36 (ConvS2S): better by 2.04", the subject of the sentence first."""
-    if comparison.worse:  # then the second of the pair is the subject
+    """Return a comparison such as "28.4 (big) against 26.36 (ConvS2S): better by 2.04", with the subject first."""
+    if comparison.worse:  # the subject is the second system of the pair
         first, second, gain = second, first, -gain
     digits = max(change_digits(of), 2) if isinstance(of, Column) else 4
     amount = f"a factor of {math.exp(abs(gain)):.3g}" if comparison.factor else _text(round(abs(gain), digits))
@@ -146,14 +147,14 @@ def _value(row: Row | None, of: Column | Cost, table: Table) -> float | None:
 
 @dataclass
 class _Differences:
-    """Differences between any two rows of a table, tested as its changes are: each base is tested once."""
+    """Differences between any two rows of a table, tested like the table's changes. Tested tables are cached."""
 
     table: Table
     retest: Callable[[Table], Table]
-    made: dict[tuple[str | None, str, bool], Table]  # by base, column and whether logarithms are compared
+    made: dict[tuple[str | None, str, bool], Table]  # cache: (base, column, whether logarithms are compared) → table
 
     def gap(self, first: Row, second: Row, comparison: Comparison, column: Column) -> _Gap | None:
-        """Return by how much the first is better; None if the two cannot be compared."""
+        """Return the amount by which the first row is better; None if the two rows cannot be compared."""
         if comparison.factor and not column.logarithmic:
             column = replace(column, logarithmic=True)
         base, other = (first, second) if self.table.base_of(second) == first.key else (second, first)
@@ -172,7 +173,7 @@ class _Differences:
         return _Gap(gain, low, high, test.marked, f"{words} (95 % interval {' to '.join(shown)})")
 
     def _from(self, base: Row, other: Row, column: Column) -> Table:
-        """The table with changes from `base`: itself where they are already."""
+        """Return the table with changes from `base`. Return the present table if its changes are from `base`."""
         own = next((own for own in self.table.columns if own.key == column.key), None)
         if self.table.base_of(other) == base.key and own == column:
             return self.table
@@ -187,9 +188,9 @@ class _Differences:
 
 
 def _judged(comparison: Comparison, gaps: Sequence[_Gap], every: int, done: str) -> Finding:
-    """The state, and the pair that decides it: one that contradicts the sentence, else the one nearest to that.
+    """Return the state of a claim, and the pair that decides the state: the pair that agrees least with the claim.
 
-    every: the pairs of the sentence, of which those that are not `done` are left out.
+    every: the number of all pairs of the claim; `gaps` has only the pairs that are `done` ("published" or "run").
     """
     bound = round(math.log(comparison.bound), _EXACT) if comparison.factor else comparison.bound
     gaps = sorted(gaps, key=lambda gap: -abs(gap.gain) if comparison.within else gap.gain)
@@ -214,7 +215,7 @@ def _state(gap: _Gap, bound: float, comparison: Comparison) -> str:
 
 
 def notes(table: Table) -> Iterator[Note]:
-    """Yield one note per claim, after one that says which runs they are checked in."""
+    """Yield a note on the runs in which the claims are checked, then one note per claim."""
     if table.claims:
         yield Note(f"Claims checked with {_size(table)}.", "study")
     for claim in table.claims:
@@ -224,7 +225,7 @@ def notes(table: Table) -> Iterator[Note]:
 
 
 def _size(table: Table) -> str:
-    """Return which runs they are, so that a miniature is not read as the paper's experiment."""
+    """Return a description of the table's runs, so that no reader takes small runs for the paper's experiment."""
     corpora = dict.fromkeys(corpus_name(outcome) for row in table.rows for outcome in row.outcomes)
     counts = sorted(len(row.outcomes) for row in table.rows)
     seeds = number(counts[-1], "seed") if counts[0] == counts[-1] else f"{counts[0]} to {number(counts[-1], 'seed')}"

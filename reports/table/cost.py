@@ -1,11 +1,12 @@
-"""Columns of parameters, operations and hours of training, beside the published ones; and what a table cost in all.
+"""Columns of costs (parameters, training FLOPs, training hours, …), and the total cost of a table.
 
-Among the columns is what runs measure before their first update, where a study's [columns] ask for it.
-Operations are given both ways: arithmetic counted from the tokens, and the paper's estimate from the time.
+The columns stand next to published numbers. If a study's [columns] name them, numbers that runs measure at their first
+and last update are columns too.
 
-"We estimate the number of floating point operations used to train a model by multiplying the training time, the number
-of GPUs used, and an estimate of the sustained single-precision floating-point capacity of each GPU" (section 6.1).
-That counts what a device could have done meanwhile; for base it is 3.5 times the arithmetic that was done.
+Training FLOPs are printed in two ways: counted from the tokens, and estimated from the time as in the paper. The paper
+says: "We estimate the number of floating point operations used to train a model by multiplying the training time, the
+number of GPUs used, and an estimate of the sustained single-precision floating-point capacity of each GPU" (section
+6.1). The estimate is what the devices could have computed in this time. For base, it is 3.5 times the counted FLOPs.
 """
 
 import statistics
@@ -22,22 +23,22 @@ from reports.results.run_outcomes import Outcome
 from reports.results.table import Row, Table
 from reports.spec.table_spec import Note
 
-# The paper's own estimates (footnote 5), in operations a second.
+# The paper's estimates of the sustained rate of GPUs (footnote 5), in operations per second.
 SUSTAINED = {"K80": 2.8e12, "K40": 3.7e12, "M40": 6.0e12, "P100": 9.5e12}
 
 
 def counted(row: Row, table: Table) -> float | None:
-    """Operations of the matrix products of one training, forward and backward, the mean over seeds.
+    """Return the FLOPs of the matrix products of one training, forward and backward, as the mean over seeds.
 
-    None while a seed is not trained, and where the task does not count them.
+    Return None if a seed is not trained, or if the task does not count FLOPs.
     """
     return _mean(row, lambda outcome: _with_parent(outcome, table, _counted))
 
 
 def _with_parent(outcome: Outcome, table: Table, of: Callable[[Outcome], float | None]) -> float | None:
-    """A cost of a training; of a branch with its parent run's, in proportion to the steps up to where it begins.
+    """Return a cost of a training. The cost of a branch includes the parent run's cost of the shared steps.
 
-    None where a part of it is not known.
+    Return None if either cost is unknown.
     """
     own, start = of(outcome), outcome.run.spec.parent_run
     if own is None or start is None:
@@ -52,13 +53,13 @@ def _counted(outcome: Outcome) -> float | None:
     facts = outcome.record
     if facts is None or facts.flops is not None:
         return facts.flops if facts else None
-    return outcome.run.spec.cost or None  # a user's task: `cost` of its settings, if it is declared
+    return outcome.run.spec.cost or None  # for a user's task: the declared `cost`, if any
 
 
 def by_time(row: Row, table: Table) -> float | None:
-    """Time × devices × their share × sustained rate, the mean over seeds.
+    """Return training time × devices × share of a device × sustained rate, as the mean over seeds.
 
-    None while a seed is not trained, and where a device's rate or the whole time is unknown.
+    Return None if a seed is not trained, or if a device's rate or the time of the whole training is unknown.
     """
     rates = table.spec.sustained_flops
     return _mean(row, lambda outcome: _with_parent(outcome, table, lambda one: _by_time(one, rates)))
@@ -72,7 +73,7 @@ def _by_time(outcome: Outcome, rates: Mapping[str, float]) -> float | None:
 
 
 def device(outcome: Outcome) -> str:
-    """The name of what trained the run; "" where that is not known."""
+    """Return the name of the device that trained the run; "" if unknown."""
     return (outcome.record.device if outcome.record else None) or ""
 
 
@@ -82,17 +83,17 @@ def devices(outcome: Outcome) -> int:
 
 
 def device_share(outcome: Outcome) -> float:
-    """Return the run's share of each device: less than 1 if runs shared it."""
+    """Return the run's share of each device. The share is less than 1 if several runs shared a device."""
     return (outcome.record.device_share if outcome.record else None) or 1.0
 
 
 def training_seconds(outcome: Outcome) -> float | None:
-    """Return the training time of all attempts, failed and repeated steps included; None if it was not recorded."""
+    """Return the training time of all attempts, with failed and repeated steps; None if it was not recorded."""
     return outcome.record.train_s if outcome.record else None
 
 
 def sustained(device: str, rates: Mapping[str, float]) -> float | None:
-    """The rate of a device: the study's before the paper's."""
+    """Return the sustained rate of a device, from the study or else from the paper; None if unknown."""
     return next((rate for part, rate in [*rates.items(), *SUSTAINED.items()] if part in device), None)
 
 
@@ -103,7 +104,7 @@ def _mean(row: Row, of: Callable[[Outcome], float | None]) -> float | None:
 
 
 def hours(row: Row, table: Table) -> float | None:
-    """Hours of one training on its devices, the mean over seeds; None where a seed's whole time is not known."""
+    """Return the hours of one training, as the mean over seeds; None if the time of a whole training is unknown."""
     return _mean(row, lambda outcome: _with_parent(outcome, table, _hours))
 
 
@@ -112,7 +113,7 @@ def _hours(outcome: Outcome) -> float | None:
 
 
 def _done(outcome: Outcome) -> float | None:
-    """The steps of a finished training."""
+    """Return the number of steps of a finished training; None if the training is not finished."""
     return outcome.record.step if outcome.record else None
 
 
@@ -121,9 +122,10 @@ def _time_unknown(outcome: Outcome) -> bool:
 
 
 def tokens_per_second(outcome: Outcome) -> float | None:
-    """Target tokens per second of training: of the processor's time (all threads), or of the clock on a GPU.
+    """Return target tokens per second of training.
 
-    None where that was not recorded, and for a training that was resumed: its seconds are those of the last attempt.
+    Seconds are CPU time of all threads on a CPU, and wall time on a GPU. Return None if the numbers were not recorded,
+    or if the training was resumed, because then the seconds cover only the last attempt.
     """
     record = outcome.record
     if record is None or record.target_tokens is None or record.resumed_from is not None:
@@ -133,7 +135,10 @@ def tokens_per_second(outcome: Outcome) -> float | None:
 
 
 def decoding_seconds(outcome: Outcome) -> float | None:
-    """Seconds to decode a sentence: of the processors' threads, or of the clock on a GPU. None where not recorded."""
+    """Return the seconds to decode a sentence: CPU time of all threads on a CPU, wall time on a GPU.
+
+    Return None if the time was not recorded.
+    """
     spent, sentences = 0.0, 0
     for record in _scored(outcome):
         part = record.parts.get("decode")
@@ -145,7 +150,7 @@ def decoding_seconds(outcome: Outcome) -> float | None:
 
 
 def decoding_memory(outcome: Outcome) -> float | None:
-    """Bytes of memory at their peak while a set was decoded; None where not recorded."""
+    """Return the peak memory in bytes while a set was decoded; None if it was not recorded."""
     parts = [record.parts.get("decode") for record in _scored(outcome)]
     peaks = [part.facts.get("peak_memory_bytes") if part else None for part in parts]
     return max((float(peak) for peak in peaks if isinstance(peak, int)), default=None)
@@ -157,18 +162,18 @@ def _scored(outcome: Outcome) -> list[EvaluationResult]:
 
 @dataclass(frozen=True)
 class Cost:
-    """A column of one number per row that no evaluation measures."""
+    """A column with one number per row that no evaluation measures."""
 
-    key: str  # of its published number (ablations/planning/resolve.py): "params"
-    header: str  # of this and of the published number
-    sub: str  # the difference from others under the same header
-    name: str  # in JSON and CSV
-    value: Callable[[Row, Table], float | None]  # None: not known
-    unit: float = 1.0  # that `value` is divided by where it is printed
-    power: bool = False  # printed as 9.4e17
-    digits: int | None = None  # after the point; None: as many as its smallest value needs
-    always: bool = False  # printed without a published number to set it against
-    about: str = ""  # a note under the table
+    key: str  # key of the published number (ablations/planning/resolve.py), such as "params"
+    header: str  # column head, shared with the published number
+    sub: str  # second line of the head, which distinguishes columns with the same header
+    name: str  # name in JSON and CSV
+    value: Callable[[Row, Table], float | None]  # function that computes the number; None if unknown
+    unit: float = 1.0  # the printed number is the value divided by `unit`
+    power: bool = False  # whether to print numbers like 9.4e17
+    digits: int | None = None  # digits after the decimal point; None for as many as the smallest value needs
+    always: bool = False  # whether to print the column also if there is no published number
+    about: str = ""  # note under the table
 
 
 COSTS = (
@@ -198,7 +203,10 @@ COSTS = (
 
 
 def fitting(cost: Cost, known: Collection[float], published: Collection[float]) -> Cost:
-    """A cost in a unit that fits its values: parameters of small networks, without published ones, in less than 10⁶."""
+    """Return the cost with a unit that fits its values.
+
+    Parameters of small networks are printed in units of 1 or 10³ if no published numbers are printed.
+    """
     largest = max(known, default=0.0)
     if cost.key != "params" or published or largest >= 1e6:
         return cost
@@ -231,14 +239,16 @@ _ABOUT = {
 
 
 def _measurements(table: Table) -> Iterator[Cost]:
-    abouts = dict(_ABOUT)  # each once
+    abouts = dict(_ABOUT)  # each note is printed once
     for name, head in table.measured.items():
         yield _measured(name, head, abouts.pop(name.partition(".")[2].partition("_")[0], ""))
 
 
 def shown(table: Table, named: Collection[str] = ()) -> list[Cost]:
-    """The costs that the table prints: those that always are, all that its rows have published numbers of, and the
-    named ones. A name that a setting or a metric has is theirs.
+    """Return the costs that the table prints.
+
+    These are costs with `always`, costs of which the rows have published numbers, and costs in `named`. A name in
+    `named` that is also the name of a setting or a metric does not refer to a cost.
     """
     published = {name for row in table.rows for name, value in row.paper.items() if value is not None}
     settings = [*table.settings, *(name for row in table.rows[:1] for name, _ in flatten(row.outcomes[0].run.config))]
@@ -255,7 +265,7 @@ def shown(table: Table, named: Collection[str] = ()) -> list[Cost]:
 
 
 def cost_notes(table: Table, printed: Sequence[Cost]) -> Iterator[Note]:
-    """Yield notes on how printed costs were found, and for which devices and rows they are unknown."""
+    """Yield notes on how the printed costs are computed, and on the devices and rows whose costs are unknown."""
     yield from (Note(cost.about) for cost in printed if cost.about)
     if any(cost.key in ("flops", "hours") for cost in printed):
         branches = [outcome for outcome in table.outcomes if outcome.record is not None and outcome.run.spec.parent_run]
@@ -278,9 +288,9 @@ def cost_notes(table: Table, printed: Sequence[Cost]) -> Iterator[Note]:
         yield Note(f"By time is blank for {rows}: the time of the whole training was not recorded.", "gap")
 
 
-# --- What a table cost: sums over all attempts at its runs, by row
-# Each attempt is counted once: a run that several rows show is counted in the first of them. Trials of a tuning are
-# counted in the row that was tuned; the one that became a run of the table is a run of its row.
+# --- Total cost of a table: sums over all attempts at its runs, by row
+# Each attempt is counted once. A run that several rows show is counted in the first of these rows. Trials are counted
+# as tuning of the tuned row, except a trial that is also a run of the table.
 
 
 _OPENING, _WALL = "Cost: ", "wall time"
@@ -309,25 +319,25 @@ def spent_on(table: Table, found: Spending) -> TableSpent:
 
 
 def _runs(row: Row) -> list[str]:
-    """The runs of a row, with its members and parent runs; each once."""
+    """Return the run_ids of a row's runs, of their members and of their parent runs, each once."""
     return list(dict.fromkeys(i for o in row.outcomes for i in (o.run.run_id, *o.run.spec.reads)))
 
 
 def _trials(run_ids: Sequence[str], found: Spending, shown: set[str]) -> list[str]:
-    """The trials of the searches that found a row's settings, each once, without runs of the table."""
+    """Return the run_ids of the trials of a row's searches, each once, without runs of the table."""
     mine = (search for search in found.searches if not set(search).isdisjoint(run_ids))
     return list(dict.fromkeys(run_id for search in mine for run_id in search if run_id not in shown))
 
 
 def duration(hours: float) -> str:
-    """Hours in the unit that suits their size: "1.5 hours", "3.0 minutes", "2.4 seconds"."""
+    """Return a duration in a suitable unit: "1.5 hours", "3.0 minutes", "2.4 seconds"."""
     if hours >= 1:
         return f"{hours:.1f} hours"
     return f"{hours * 60:.1f} minutes" if hours * 60 >= 1 else f"{hours * HOUR:.1f} seconds"
 
 
 def in_words(spent: Amounts) -> str:
-    """The amounts in a line: wall time, device time, CPU time, energy."""
+    """Return the amounts in one line: wall time, device time, CPU time, energy."""
     known = spent.without_cpu < spent.attempts
     cpu = f"CPU time {duration(spent.cpu_s / HOUR) if known else 'not recorded'}{_but(spent.without_cpu, spent, known)}"
     return ", ".join([f"{_WALL} {duration(spent.wall_s / HOUR)}", _devices(spent), cpu, _energy(spent)])
@@ -362,7 +372,7 @@ def _but(without: int, spent: Amounts, known: bool) -> str:
 
 
 def count(spent: Amounts) -> str:
-    """ "12 runs in 14 attempts (2 failed or stopped)"."""
+    """Return the numbers of runs and attempts, such as "12 runs in 14 attempts (2 failed or stopped)"."""
     said = [f"{spent.early} failed or stopped"] if spent.early else []
     whose = "its" if spent.unseen == 1 else "their"
     said += [f"{spent.unseen} counted between {whose} known events"] if spent.unseen else []
@@ -371,7 +381,7 @@ def count(spent: Amounts) -> str:
 
 
 def cost_note(table: Table) -> Iterator[Note]:
-    """One note for the table, if an attempt at one of its runs has begun."""
+    """Yield the note on the table's cost if an attempt at one of its runs has started."""
     spent = table.spent
     if not spent.total.attempts:
         return
@@ -384,5 +394,5 @@ def cost_note(table: Table) -> Iterator[Note]:
 
 
 def is_note(line: str) -> bool:
-    """Return whether a line of a printed table is the note on its costs."""
+    """Return whether a line of a printed table is the note on the table's cost."""
     return _OPENING in line and _WALL in line

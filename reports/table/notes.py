@@ -1,6 +1,7 @@
-"""The notes under a table, in reading order: its columns, ensembles, imported rows, branches and cited results here.
+"""The notes under a table, in reading order.
 
-Data, training, sets, seeds, devices, packages and code are in provenance.py, costs in cost.py.
+This module makes the notes on columns, ensembles, imported rows, branches and cited results. provenance.py makes the
+notes on data, training, test sets, seeds, devices, packages and code; cost.py makes the notes on costs.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,7 +22,7 @@ from reports.table.provenance import decoding, made_with, seeds, spread, trainin
 
 
 def footnotes(table: Table) -> tuple[Note, ...]:
-    """Notes in reading order: the columns, the data and settings behind them, then the study's and the rows' own."""
+    """Return the notes in reading order: on columns, on data and settings, then the notes of the study and its rows."""
     parts = [
         *_groups(table),
         *dict.fromkeys(Note(column.about) for column in _shown(table) if column.about),
@@ -84,7 +85,7 @@ def _missing(table: Table, measures: Sequence[Measure]) -> Iterator[Note]:
 
 
 def _gaps_say(table: Table, measures: Sequence[Measure]) -> str:
-    """Explain the text of cells without a number (cells.gap), and what the absence of a reason means."""
+    """Explain the text of cells without a number (cells.gap), and the meaning of a cell without a reason."""
     empty = [measure for measure in measures if measure.missing]
     empty = [measure for measure in empty if not (table.provisional and measure.mean_so_far is not None)]
     reasons = [reason for measure in empty for reason in measure.lacking]
@@ -112,7 +113,7 @@ def _signatures(table: Table) -> Iterator[Note]:
 
 
 def _signs(table: Table) -> Iterator[Note]:
-    """Yield notes that explain the signs in cells and heads."""
+    """Yield notes that explain the signs in cells and column heads."""
     measures = table.measures
     shown = _shown(table)
     heads = table.pivot or {group: group for group in table.groups}
@@ -160,7 +161,7 @@ def _signs(table: Table) -> Iterator[Note]:
 
 
 def _undirected(table: Table) -> Iterator[Note]:
-    """A sentence for the columns of which it is not known whether lower or higher is better."""
+    """Yield a note on the columns whose better direction is unknown."""
     unknown = [column for column in _shown(table) if not column.better]
     if unknown and len(table.rows) > 1:
         heads, names = (", ".join(getattr(one, part) for one in unknown) for part in ("header", "metric"))
@@ -173,14 +174,14 @@ def _undirected(table: Table) -> Iterator[Note]:
         )
 
 
-# --- Notes on rows that are ensembles: what they are made of, and which member is missing
+# --- Notes on ensembles: their members, and which members are missing
 
 
 _HOW = {"missing": "is not trained", "running": "is being trained", "damaged": "is damaged"}
 
 
 def ensembles(table: Table) -> Iterator[Note]:
-    """One sentence for each ensemble, and one for each without a number because of a member."""
+    """Yield one note for each ensemble, and one for each ensemble that has no number because a member is missing."""
     for row in table.rows:
         for outcome in row.outcomes:
             members = table.spec.members_of(outcome.run)
@@ -198,20 +199,20 @@ def ensembles(table: Table) -> Iterator[Note]:
 
 
 def self_reported(table: Table) -> Iterator[Note]:
-    """The columns whose numbers a trainer of the user's reported itself; counts it kept are summed up here."""
+    """Yield a note on the columns whose numbers the user's trainer reported, except columns computed from counts."""
     heads = [column.header for column in _shown(table) if column.counts is None]
     if heads and not is_built_in(table.spec.task) and not all(row.imported for row in table.rows):
         yield Note(f"Self-reported by the trainer: {', '.join(heads)}.")
 
 
-# --- Rows that were trained elsewhere: where their numbers are from, and that nothing here checked them
+# --- Notes on rows that were trained elsewhere: the sources of their numbers
 
 
 _WORDS = {"csv": "the CSV file", "mlflow": "MLflow at", "wandb": "the W&B export"}
 
 
 def imported(table: Table) -> Iterator[Note]:
-    """One sentence for each source, with its rows; one for those whose numbers are not here yet."""
+    """Yield one note for each source of imported rows, and one for rows whose numbers are not imported yet."""
     sources: dict[tuple[str, str, str, str], dict[str, int]] = {}
     lacking: dict[str, None] = {}
     for row in table.rows:
@@ -235,11 +236,11 @@ def imported(table: Table) -> Iterator[Note]:
         yield Note(f"Not imported yet, or not for every seed: {', '.join(lacking)} (`ablations import`).", "gap")
 
 
-# --- Rows that are branches: what they share with their parent run, and which parent run is missing
+# --- Notes on branches: the steps that they share with their parent run, and which parent runs are missing
 
 
 def places(table: Table) -> dict[tuple[str, int], list[Row]]:
-    """Parent run and last shared step → the rows that branch there."""
+    """Return (key of the parent row, last shared step) → the rows that branch there."""
     named = {outcome.run.run_id: outcome.run.row for outcome in table.members}
     found: dict[tuple[str, int], list[Row]] = {}
     for row in table.rows:
@@ -249,14 +250,14 @@ def places(table: Table) -> dict[tuple[str, int], list[Row]]:
 
 
 def branch_in_words(rows: list[Row], parent_run: str, step: int) -> str:
-    """ "smooth and tail branch from base after step 30"."""
+    """Return a description such as "smooth and tail branch from base after step 30"."""
     *first, last = [row.key for row in rows]
     keys = f"{', '.join(first)} and {last}" if first else last
     return f"{keys} branch{'' if first else 'es'} from {parent_run} after step {step:,}"
 
 
 def branches(table: Table) -> Iterator[Note]:
-    """One sentence for each place from which rows branch, and one on runs without a number because of their parent."""
+    """Yield one note per parent row and step from which rows branch, and one note on branches without a parent run."""
     for (parent_run, step), rows in places(table).items():
         yield Note(
             f"{BRANCH}: {branch_in_words(rows, parent_run, step)}. It shares these steps with the run of {parent_run} "
@@ -277,19 +278,19 @@ def branches(table: Table) -> Iterator[Note]:
         yield Note(f"Branches without a number, because their parent run is missing: {'; '.join(lacking)}.", "gap")
 
 
-# --- Other systems' published results as rows of the printed table; none of them was run here
-# They stand above the rows of their group; groups of their own follow at the end. In a pivoted table they stand above
-# all rows. JSON and CSV hold what was run, and leave them out.
+# --- Published results of other systems, as rows of the printed table; they were not run here
+# A cited result is printed above the rows of its group. Cited results of other groups follow at the end. In a pivoted
+# table, cited results are printed above all rows. JSON and CSV contain only runs, without cited results.
 
 
 KEY = "cited"
 
 
 def cited(spec: TableSpec, columns: Sequence[Column]) -> tuple[Row, ...]:
-    """Return the cited results that have a number for one of the printed columns, those of a group together."""
+    """Return the cited results that have a number for one of the printed columns, ordered by group."""
     printed = {*(cost.key for cost in COSTS), *(column.paper for column in columns), *spec.published}
     entries = [entry for entry in spec.cited if printed & entry.values.keys()]
-    # a pivoted table prints one line a label, in the study's order
+    # A pivoted table prints one line per label, in the study's order.
     groups = [] if spec.pivot else list(dict.fromkeys(entry.group for entry in entries))
     entries = sorted(entries, key=lambda entry: groups.index(entry.group)) if groups else entries
     rows = (RowSpec(KEY, entry.group, entry.label, entry.values) for entry in entries)
@@ -297,7 +298,7 @@ def cited(spec: TableSpec, columns: Sequence[Column]) -> tuple[Row, ...]:
 
 
 def in_order(table: Table) -> list[Row]:
-    """The table's rows with the cited ones among them; above all others where groups are columns."""
+    """Return the table's rows and the cited results in printing order."""
     if table.pivot:
         return [*table.cited, *table.rows]
     waiting, ordered = list(table.cited), list[Row]()
@@ -310,7 +311,7 @@ def in_order(table: Table) -> list[Row]:
 
 
 def about_cited(table: Table) -> Iterator[Note]:
-    """Yield what cited rows are, and the study's note on each."""
+    """Yield a note that explains cited results, and the study's note on each of them."""
     if table.cited:
         about = f"Rows with only published numbers ({KEY}) are other systems; they were not run here."
         yield Note(about, "sign")
@@ -319,11 +320,11 @@ def about_cited(table: Table) -> Iterator[Note]:
         yield from (Note(f"{entry.label}: {entry.note}", "study") for entry in noted)
 
 
-# --- How far the order of the changes agrees with the paper's: Kendall's rank correlation
+# --- Agreement of the order of changes with the paper's order: Kendall's rank correlation
 
 
 def agreement(table: Table) -> Iterator[Note]:
-    """Compare the order of our changes with the paper's: Kendall's τ-b per column, from four rows on."""
+    """Yield a note that compares the order of our changes with the paper's: Kendall's τ-b of columns with four rows."""
     parts = []
     for column in table.columns:
         both = [(row.measures[column.key].change, row.measures[column.key].reported_change) for row in table.rows]
@@ -336,7 +337,7 @@ def agreement(table: Table) -> Iterator[Note]:
 
 
 def kendall(pairs: Sequence[tuple[float, float]]) -> float | None:
-    """τ-b, ties counted out; None where one side is all ties."""
+    """Return Kendall's τ-b, which corrects for ties; None if all values of one side are equal."""
     ours, theirs = np.array(pairs).T
     one, other = np.sign(ours[:, None] - ours), np.sign(theirs[:, None] - theirs)
     size = float(np.sqrt((one**2).sum() * (other**2).sum()))

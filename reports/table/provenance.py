@@ -1,4 +1,4 @@
-"""Notes on how a table's numbers were made: data, training, settings, evaluated sets, seeds, devices, code."""
+"""Notes on the origin of a table's numbers: data, training, settings, evaluated sets, seeds, devices, code."""
 
 import itertools
 from collections import Counter
@@ -18,7 +18,7 @@ from reports.table.settings import between, show, unexpected
 
 
 def training(table: Table) -> Iterator[Note]:
-    """The base row's data, training and settings; where no base was selected, the first row's."""
+    """Yield notes on data, training and settings of the row that `typical` chooses, usually base."""
     outcome = typical(table)
     values = dict(flatten(outcome.run.config))
     settings = {name: value for name, value in values.items() if name not in outcome.run.config.unread(values)}
@@ -41,7 +41,10 @@ def training(table: Table) -> Iterator[Note]:
 
 
 def typical(table: Table) -> Outcome:
-    """A trained run of base, or of the first own row where base is imported; if none is trained, its first run."""
+    """Return a trained run of base, or the first run if none is trained.
+
+    If base is not in the table, the first row replaces it; if base was imported, the first row that was not imported.
+    """
     base = table.base_row or table.rows[0]
     ours = next((row for row in table.rows if not row.imported), base)
     outcomes = (ours if base.imported else base).outcomes
@@ -49,7 +52,7 @@ def typical(table: Table) -> Outcome:
 
 
 def corpus_name(outcome: Outcome) -> str:
-    """The corpus's name, without path, and its digest: "multi30k (1f2e3d4c)"; "" for a task without a corpus."""
+    """Return the name of the corpus and its digest, "multi30k (1f2e3d4c)"; "" for a task without a corpus."""
     path = str(outcome.setting("data.algorithm") or outcome.setting("data.corpus") or "")
     corpus = path.rstrip("/").rpartition("/")[2]
     digest = " ".join(value[:8] for value in without_runs(outcome.run.spec.inputs).values())
@@ -70,7 +73,7 @@ def _left_out(facts: Data) -> str:
 
 
 def _other_units(table: Table, base: Outcome) -> Iterator[Note]:
-    """Yield notes on data left out or unknown in rows whose units (characters, words) differ from base's."""
+    """Yield notes on the data of rows whose units (characters, words) differ from the units of base."""
     for row in table.rows:
         outcome = next((o for o in row.outcomes if o.record is not None), None)
         units = outcome.setting("data.units") if outcome else None
@@ -81,7 +84,7 @@ def _other_units(table: Table, base: Outcome) -> Iterator[Note]:
 
 
 def _vocabulary(facts: Data, settings: Mapping[str, Any]) -> str:
-    """The vocabulary as trained; it may be smaller than requested."""
+    """Return the size of the trained vocabulary, which may be smaller than requested, or else the requested size."""
     source, target = facts.vocab_size.source, facts.vocab_size.target
     if source is not None and target is not None and source != target:
         names = (facts.corpus.source or "source", facts.corpus.target or "target")
@@ -98,7 +101,7 @@ def _unknown(facts: Data) -> Iterator[str]:
 
 
 def _settings(table: Table, outcome: Outcome) -> Iterator[Note]:
-    """Settings that neither a column nor another note shows: base's own, and those behind a row's label."""
+    """Yield notes on settings that no column shows: those of base, and those that a row's label replaces."""
     row = table.base_row or table.rows[0]
     said = [*_IN_TRAINING, *(name for name in table.settings if name in row.settings)]
     command = outcome.run.spec.trainer.command
@@ -142,7 +145,7 @@ def _sentence(opening: str, parts: Iterable[str]) -> Note:
 
 
 def decoding(table: Table) -> Iterator[Note]:
-    """The evaluated sets and settings of base, and the sizes of sets with other sentences."""
+    """Yield notes on the evaluated sets and decoding settings of base, and on rows with other sentences."""
     base = typical(table)
     if base.run.spec.imported:
         return
@@ -173,7 +176,7 @@ def _settings_of(outcome: Outcome) -> dict[str, Any]:
 
 
 def _size(name: str, scored: Scored) -> str:
-    """A set, its sentences, and the number of its pairs that also occur in the training set, if recorded."""
+    """Return the name and size of a set, and how many of its pairs or lines are also in the training set."""
     facts = scored.record or EvaluationResult()
     known = facts.set_facts
     seen = known.seen_in_train
@@ -186,7 +189,7 @@ def _size(name: str, scored: Scored) -> str:
 
 
 def seeds(table: Table) -> Iterator[Note]:
-    """Yield notes on the requested seeds: their number, which if they are not 1, 2, …, and the rows that differ."""
+    """Yield the note on seeds: their number, the seeds themselves if not 1, 2, …, and the rows that differ."""
     groups: dict[str, list[str]] = {}
     for row in table.rows:
         if not row.ensemble:
@@ -208,7 +211,7 @@ def spread(table: Table) -> Iterator[Note]:
 
 
 def _ranges(found: list[int]) -> str:
-    """[1, 2, 3, 7] → "1–3, 7"."""
+    """Return numbers as ranges: [1, 2, 3, 7] gives "1–3, 7"."""
     runs: list[list[int]] = []
     for seed in sorted(found):
         if runs and seed == runs[-1][-1] + 1:
@@ -218,14 +221,14 @@ def _ranges(found: list[int]) -> str:
     return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}–{run[-1]}" for run in runs)
 
 
-# --- Devices, packages and code, each in a few words
+# --- Notes on devices, packages and code
 
 
 TOOL = "transformer-ablations"
 
 
 def made_with(table: Table) -> Iterator[Note]:
-    """The devices, packages and code that trained the rows; each kind once, in the rows' order."""
+    """Yield notes on the devices, packages and code that trained the rows, without repetition."""
     done = [o for o in (*table.outcomes, *table.members) if o.record is not None and not o.run.spec.imported]
     trained = [o for o in done if not o.run.spec.members]  # an ensemble is only decoded
     for opening, of, made in (("Trained on", device, trained), ("Software:", software, done)):
@@ -240,7 +243,7 @@ def made_with(table: Table) -> Iterator[Note]:
 
 
 def device(outcome: Outcome) -> str:
-    """ "8 × NVIDIA H100, bf16", "1/3 of NVIDIA A100, fp32", "AMD EPYC (1 thread), fp32"."""
+    """Return device and precision: "8 × NVIDIA H100, bf16", "1/3 of NVIDIA A100, fp32", "AMD EPYC (1 thread), fp32"."""
     name, share = cost.device(outcome), cost.device_share(outcome)
     count = f"{cost.devices(outcome)} × " if cost.devices(outcome) > 1 else ""
     of = f"{Fraction(share).limit_denominator(1000)} of " if share < 1 else ""
@@ -248,7 +251,7 @@ def device(outcome: Outcome) -> str:
 
 
 def software(outcome: Outcome) -> str:
-    """Versions, of training and of scoring; where a package had several, all of them."""
+    """Return the versions of packages in training and evaluation. A package with several versions lists all of them."""
     found: dict[str, dict[str, None]] = {}
     for facts in (outcome.record, *(scored.record for scored in outcome.scored.values())):
         for name, version in facts.versions.items() if facts else ():
@@ -259,9 +262,10 @@ def software(outcome: Outcome) -> str:
 
 
 def code(trained: Iterable[Outcome], changed: Collection[str] = ()) -> tuple[list[str], str]:
-    """Return the revisions that trained, as the runs recorded them: each once, with its rows where there are several.
+    """Return the recorded revisions of the code that trained the rows, and the program that ran a user's trainer.
 
-    changed: keys of the rows that change code themselves. The second text is the program that ran a user's own trainer.
+    Each revision is listed once, with its rows if there are several revisions. The second text is "" for built-in
+    tasks. changed: keys of the rows that change code.
     """
     places, programs = dict[str, dict[str, None]](), dict[str, None]()
     digests = dict[str, set[str]]()
@@ -293,21 +297,21 @@ UNCOMMITTED = "uncommitted changes"
 
 
 def _commit(revision: Revision, changes: str, *, kept: bool = True) -> str:
-    """Return "commit 0123456789 with uncommitted changes (kept beside the run)"; "" where no commit was recorded."""
+    """Return "commit 0123456789 with uncommitted changes (kept beside the run)"; "" if no commit was recorded."""
     if not revision.commit:
         return ""
     changed = f" with {changes}{' (kept beside the run)' if kept else ''}" if revision.dirty else ""
     return f"commit {revision.commit[:10]}{changed}"
 
 
-# --- Warnings: in which ways a table's numbers were not made alike, and what is left out of it
+# --- Warnings: differences in how a table's numbers were made, and results that are left out
 
 
-NAMED = 6  # rows that a warning names before it counts
+NAMED = 6  # maximum number of rows that a warning names; the others are counted
 
 
 def warnings(table: Table) -> tuple[str, ...]:
-    """One sentence for each way in which the numbers of a table were not made alike."""
+    """Return one warning for each difference in how the numbers were made, and for each result that is left out."""
     found = [
         _mixed(family.rows, what, of)
         for what, of in _MUST_AGREE.items()
@@ -335,7 +339,7 @@ Records = Callable[[Outcome], Sequence[TrainingResult | EvaluationResult]]
 
 
 def _each(records_of: Records, of: Callable[[Any], str | None]) -> Callable[[Outcome], list[str]]:
-    """A fact of several records of a run, each value once."""
+    """Return a function that collects a fact from several records of a run, with each value once."""
     return lambda outcome: sorted({value for facts in records_of(outcome) if (value := of(facts))})
 
 
@@ -355,11 +359,11 @@ _MUST_AGREE: dict[str, Callable[[Outcome], Any]] = {
     "kinds of device for training": lambda o: o.record and o.record.device_kind,
     "kinds of device for evaluation": _each(_scored, lambda facts: facts.device_kind),
 }
-_OF_THE_DATA = ("corpora", "tokenizers")  # may differ between the columns of a pivoted table: language pairs
+_OF_THE_DATA = ("corpora", "tokenizers")  # may differ between groups, such as language pairs
 
 
 def _mixed_versions(table: Table) -> Iterator[str]:
-    """Yield a sentence for each package whose recorded versions differ in training or in evaluation."""
+    """Yield a warning for each package whose recorded versions differ in training or in evaluation."""
     of_parts: dict[str, Records] = {"training": _trained, "evaluation": _scored}
     for part, records_of in of_parts.items():
         recorded = [facts.versions for outcome in table.outcomes for facts in records_of(outcome)]
@@ -372,13 +376,12 @@ def _mixed_versions(table: Table) -> Iterator[str]:
 
 
 def _mixed(rows: Iterable[Row], what: str, of: Callable[[Outcome], Any]) -> str:
-    """ "The rows mix 2 precisions: bf16 (base, A-h1), fp32 (big)." over the runs that there are; "" if they agree."""
+    """Return a warning such as "The rows mix 2 precisions: bf16 (base, A-h1), fp32 (big)."; "" if the rows agree."""
     holders: dict[str, list[str]] = {}
     for row in rows:
         for outcome in row.outcomes:
-            here = (
-                outcome.record is not None and not outcome.run.spec.imported
-            )  # a note says that the others are unknown
+            # Facts of imported runs are unknown, which a note says.
+            here = outcome.record is not None and not outcome.run.spec.imported
             value = of(outcome) if here else None
             if value:
                 text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
@@ -390,7 +393,7 @@ def _mixed(rows: Iterable[Row], what: str, of: Callable[[Outcome], Any]) -> str:
 
 
 _PARTS = {"training": "training code", "decode": "decoding code", "score": "scoring code"}  # of built-in tasks
-# parts of PlannedRun.stale → how the sentence calls their code
+# Stale part (`RunState.stale`) → name of its code in the warning
 _OLDER = {
     "training": "training",
     "likelihood": "evaluation",
@@ -401,7 +404,10 @@ _OLDER = {
 
 
 def _code(table: Table) -> str:
-    """Return a note on rows made by other code than the present one or than other rows', with the command to type."""
+    """Return a warning on rows made by code that differs from the present code or from other rows' code.
+
+    The warning includes the command that makes the results again.
+    """
     said = [*dict.fromkeys(filter(None, map(_differing, table.families)))]
     groups: dict[tuple[str, str], list[str]] = {}
     for row in table.rows:
@@ -423,20 +429,20 @@ def _code(table: Table) -> str:
 
 
 def _differing(family: Table) -> str:
-    """Between which rows the code differs, in which files; "" if it does not.
+    """Return a warning on the rows and files in which the code differs; "" if it does not differ.
 
-    A row without any of these files is not named: it is compared with all others (as a row of `commit` is). A row whose
-    seeds are of different code is named once for each code, with the seeds.
+    A row that uses none of these files is not named, because it is compared with all others (for example, a row with
+    `commit`). A row whose seeds have different code is named once for each code, with the seeds.
     """
     files: dict[str, None] = {}
-    made: dict[str, dict[str, dict[int, None]]] = {}  # seeds of rows, by their code
+    made: dict[str, dict[str, dict[int, None]]] = {}  # code → key of a row → seeds
     for column in family.columns:
         differing = differing_code(family.rows, column)
         files |= dict.fromkeys(differing)
         for row in family.rows if differing else ():
             for outcome in row.outcomes:
                 code = outcome.code(column)
-                unknown = NOT_RECORDED in differing and bool(code)  # then it differs from code that is recorded
+                unknown = NOT_RECORDED in differing and bool(code)  # unrecorded code differs from all recorded code
                 if outcome.measured(column.set, column.metric) is None or not (unknown or code.keys() & differing):
                     continue
                 of_code = made.setdefault(repr([code.get(name) for name in differing]), {})
@@ -452,7 +458,7 @@ def _differing(family: Table) -> str:
         return f"{key}{of}" if key in mixed else key
 
     groups = [_names(named(key, seeds) for key, seeds in of_code.items()) for of_code in made.values()]
-    rows = "; ".join(dict.fromkeys(groups))  # the same rows in several columns
+    rows = "; ".join(dict.fromkeys(groups))  # several columns may give the same rows
     names = ", ".join(_PARTS.get(name, name.removeprefix("/")) for name in files)
     within = f" Seeds of {_names(mixed)} differ in code." if mixed else ""
     return (

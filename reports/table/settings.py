@@ -1,4 +1,4 @@
-"""Settings in words: those that vary, under the study's heads, and those that a reader could not guess."""
+"""Settings for the reader: those that vary, with the study's column heads, and those that differ from the defaults."""
 
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -15,7 +15,7 @@ Settings = Mapping[str, Any]
 
 
 def changes(row: RowSpec, base: RowSpec | None) -> dict[str, Any]:
-    """Return the settings in which a row's runs differ from the base row's; without a base, what the row changes."""
+    """Return the settings of a row that differ from those of the base row; without a base, the row's overrides."""
     if base is None:
         return dict(row.overrides)
     reference = _printable(base, base.runs[0])
@@ -23,9 +23,10 @@ def changes(row: RowSpec, base: RowSpec | None) -> dict[str, Any]:
 
 
 def shown(row: Row, base: Row | None, names: Collection[str]) -> dict[str, Any]:
-    """Return the values that a row shows: the named settings and its own changes, if it reads them.
+    """Return the settings that a row prints, among the settings in `names` and the row's changes.
 
-    The base row shows every one; another row's blank cell means "as in base", which must read the setting too.
+    The base row prints all that it reads. Another row prints its changes, and settings that only this row reads, not
+    base. A blank cell means that the value equals that of base.
     """
     if base is None:
         return at(row, row.settings)
@@ -34,13 +35,13 @@ def shown(row: Row, base: Row | None, names: Collection[str]) -> dict[str, Any]:
 
 
 def at(row: Row, names: Collection[str]) -> dict[str, Any]:
-    """A row's own values of some settings, among those that it reads."""
+    """Return the row's values of the settings in `names` that the row reads."""
     settings = _printable(row.spec, row.outcomes[0].run)
     return {name: settings[name] for name in names if name in settings and row.reads(name)}
 
 
 def here(row: Row) -> str:
-    """Return the actual value of a size in the row's key, "8 → 4" for C-N8; "" if the key's value is used."""
+    """Return declared and actual value of a size in the row's key, "8 → 4" for C-N8; "" if the two are equal."""
     declared = row.spec.declared
     actual = at(row, declared)
     said = {*re.findall(r"\d+(?:\.\d+)?", row.key)}
@@ -49,14 +50,14 @@ def here(row: Row) -> str:
 
 
 def between(row: Row, other: Row) -> dict[str, Any]:
-    """The settings of `row` that `other` has otherwise."""
+    """Return the settings of `row` whose values differ from those of `other`."""
     theirs = _printable(other.spec, other.outcomes[0].run)
     own = at(row, _printable(row.spec, row.outcomes[0].run))
     return {name: value for name, value in own.items() if value != theirs.get(name)}
 
 
 def _printable(row: RowSpec, run: TableRun) -> dict[str, Any]:
-    """The settings of a row's run, and the row's values beside them, by name."""
+    """Return the settings of a row's run, together with the row's `facts`, by name."""
     return {
         **{name: value for name, value in all_settings(run.config).items() if name not in ("seed", "task")},
         **row.facts,
@@ -66,10 +67,11 @@ def _printable(row: RowSpec, run: TableRun) -> dict[str, Any]:
 def columns(
     rows: Sequence[tuple[str, Settings]], heads: Mapping[str, str], named: Sequence[str], tuned: Sequence[str] = ()
 ) -> dict[str, str]:
-    """Setting → head. `rows` are (label, settings) of all rows but base, `heads` the study's.
+    """Return the settings that are columns, with their heads.
 
-    `named`: the study's own [columns]; if there are some, these alone, and what tuning found. Otherwise what varies:
-    without a setting that only rows with a label change, because words say it.
+    rows: (label, settings) of all rows except base. heads: the heads in the study. named: the settings in the study's
+    [columns]; if there are any, the columns are these settings and the tuned ones. Otherwise the columns are the
+    settings that vary, without settings that only rows with a label change, because the label describes them.
     """
     varying = dict.fromkeys(name for _, settings in rows for name in settings)
     unsaid = {name for label, settings in rows if not label for name in settings}
@@ -79,17 +81,17 @@ def columns(
 
 
 def on_corpus(rows: Sequence[Row], names: Collection[str]) -> bool:
-    """Return whether every row is trained on a corpus folder of one of these names; also if there are no names."""
+    """Return whether every row is trained on a corpus folder with one of these names. True if there are no names."""
     found = {PurePath(str(o.setting("data.corpus") or "")).name for row in rows for o in row.outcomes}
     return not names or found <= set(names)
 
 
 def unexpected(config: TaskConfig, rows: Sequence[Row], said: Collection[str] = ()) -> list[str]:
-    """Settings that a reader cannot know, one by one: "training.weight_decay 0.1 (0.0)", the default in brackets.
+    """Return the settings that a reader cannot know, such as "training.weight_decay 0.1 (0.0)" with the default.
 
-    Where defaults are frozen they follow the paper, and what differs from them is named; of a user's own trainer all
-    settings are named. Left out are `said`, what none of the rows reads, and what the table's other notes hold: the
-    corpus, and how the sets are decoded.
+    For built-in tasks, whose defaults are the paper's values, these are the settings that differ from the default. For
+    a user's trainer, these are all settings. Settings in `said`, settings that no row reads, and settings in other
+    notes (corpus and decoding) are left out.
     """
     frozen = config.setting_roles.frozen_defaults
     usual = defaults(type(config)) if frozen else {}
@@ -111,7 +113,7 @@ _NONE = object()
 
 
 def show(name: str, value: Any) -> str:
-    """A setting's value as the paper prints it: 300000 steps as 300K, 0.1, yes/no, names as they are."""
+    """Return a setting's value as the paper prints it, such as 300K for 300000 steps, or yes for true."""
     if value is None:
         return "unset"
     if isinstance(value, bool):
@@ -119,7 +121,7 @@ def show(name: str, value: Any) -> str:
     if isinstance(value, list | tuple):
         return "+".join(show(name, item) for item in value) or "unset"
     if isinstance(value, float) and len(repr(value)) > 8:
-        return f"{value:.4g}"  # a tuned one; in full in JSON and CSV
+        return f"{value:.4g}"  # a tuned value; JSON and CSV have all digits
     if name == "training.train_steps" and isinstance(value, int) and value >= 10_000 and value % 1000 == 0:
         return f"{value // 1000}K"
     return str(value)
