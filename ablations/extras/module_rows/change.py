@@ -1,4 +1,7 @@
-"""The change of networks `modules`: lines such as `layers.*.attn -> identity` (network-rows.md). Imports no torch."""
+"""The setting `modules`: lines such as `layers.*.attn -> identity` that change a network. Imports no torch.
+
+network-rows.md describes the lines.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -13,7 +16,7 @@ from model.config import ModelConfig
 
 
 class ModuleLines(NetworkChange):
-    """Lines that remove or replace modules of a network."""
+    """The network change `modules`: lines that remove or replace modules of a network."""
 
     kind = Annotated[tuple[str, ...], Field(strict=False)]
     default = ()
@@ -29,7 +32,7 @@ class ModuleLines(NetworkChange):
         except TrainerFailed as error:
             try:
                 ask({"lines": [], "selector": ""})
-            except (UserError, TrainerFailed):  # the function cannot run here: the run's log will say why
+            except (UserError, TrainerFailed):  # the function cannot run on this machine: the run checks the lines
                 return
             raise UserError(f"modules: with these lines the network does not compute a batch: {error}") from None
 

@@ -1,4 +1,4 @@
-"""The verb `ablations modules`: the network of a row, as `modules = […]` of a study names its parts."""
+"""The command `ablations modules`: list the modules of a row's network by the names that `modules = […]` uses."""
 
 from dataclasses import replace
 from typing import Annotated, Any
@@ -39,14 +39,17 @@ def modules(
     head = f"{run.row}: {selector} matches {number(len(found), 'module')}" if selector else f"{run.row}:"
     lines = [("module", "type", "parameters", "operations", "input", "output")]
     for one in found:
-        # 2×8×64; – for a module that the network did not call
+        # shapes such as 2×8×64; – if the network did not call the module
         before, after = ("×".join(map(str, one.get(side) or ())) or "–" for side in ("input", "output"))
         lines.append((one["name"] or "(all)", one["type"], f"{one['params']:,}", f"{one['flops']:,}", before, after))
     answer(as_json, {"row": run.row, "modules": found}, [head, *aligned(lines, left=(0, 1, 4, 5))])
 
 
 def modules_of(task: Task, config: Any, selector: str) -> list[Row]:
-    """Describe the modules of a run's network, or those that a selector matches. Raises UserError."""
+    """Return a description of each module of a run's network, or of those that `selector` matches.
+
+    Raises UserError for a task without a network, and for lines that do not fit the network.
+    """
     if isinstance(task, NetworkTask):
         return looked_at(task.planned_network(config), config.modules, config.evaluation.modules, selector)
     if isinstance(task, FunctionTask):

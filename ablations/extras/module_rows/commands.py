@@ -1,4 +1,4 @@
-"""The verb of this extra."""
+"""The command of this extra."""
 
 from ablations.cli.verbs import DESCRIBE, Verb
 

@@ -9,7 +9,10 @@ from reports.spec.table_spec import Note
 
 
 def changed_modules(table: Table, _sections: Mapping[str, Any]) -> Iterator[Note]:
-    """Yield how many modules the rows changed, in training or at evaluation, with the parameters before and after."""
+    """Yield a note with the number of modules that each row changes, and its parameters before and after.
+
+    The change may be made before training or at evaluation.
+    """
     rows: dict[str, list[str]] = {}
     for row in table.rows:
         outcome = row.outcomes[0]  # all seeds of a row change the same modules
@@ -24,7 +27,10 @@ def changed_modules(table: Table, _sections: Mapping[str, Any]) -> Iterator[Note
 
 
 def _changed(facts: Mapping[str, Any]) -> str:
-    """ "2 modules, parameters 1,200 → 1,000"; "" where none was changed, or a trainer has such facts of its own."""
+    """Return text such as "2 modules, parameters 1,200 → 1,000".
+
+    Return "" if no module was changed, or if a trainer stores other facts under these names.
+    """
     found, before, after = (facts.get(name) for name in ("modules", "params_before", "params_after"))
     counts = list(found.values()) if isinstance(found, Mapping) else []
     if not counts or not all(isinstance(count, int) for count in (*counts, before, after)):

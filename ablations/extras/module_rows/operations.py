@@ -1,7 +1,7 @@
-"""Modules, parameters and operations of a changed network, without training it.
+"""Count the modules, parameters and operations of a changed network, without training it.
 
-No weight is drawn, except where a computation depends on them: torch computes shapes alone on its meta device.
-`python -c` runs `answer` for a plan, which has no torch (asking.py).
+torch's meta device computes shapes without weights. Weights are drawn only if a computation depends on the data. A plan
+imports no torch, so planned.py runs `answer` in a separate process.
 """
 
 import copy
@@ -27,11 +27,11 @@ from model.network import EncoderDecoder, build_model, num_params
 
 Lengths = NDArray[np.int64]
 T = TypeVar("T")
-COUNTED = 5  # lengths that are counted where the others follow
+COUNTED = 5  # number of lengths to count before the counts of the others are interpolated
 
 
 def without_weights(compute: Callable[[str], T]) -> T:
-    """The result on the meta device; on the processor where the computation depends on the data."""
+    """Return the result of `compute("meta")`, or of `compute("cpu")` if the computation depends on the data."""
     try:
         return compute("meta")
     except NotImplementedError:
@@ -39,50 +39,53 @@ def without_weights(compute: Callable[[str], T]) -> T:
 
 
 def random_pair(sizes: Sequence[int], lengths: Sequence[int], rows: int, place: str) -> Batch[Tensor]:
-    """Random pieces of the target and of the source: sizes of their vocabularies, their lengths."""
+    """Return a batch of random pieces. sizes, lengths: vocabulary sizes and lengths of target and source."""
     target, source = (
         torch.randint(4, size, (rows, length)).to(place) for size, length in zip(sizes, lengths, strict=True)
     )
     return Batch(source, target, target, source.numel(), target.numel())
 
 
-# --- What the lines of a row add to the operations of a training
-# The unchanged network is counted by formula (model/cost.py); both are counted here, and the difference is added.
+# --- Operations that the lines of a row add to a training
+# A formula gives the operations of the unchanged network (model/cost.py). Here torch counts the operations of the
+# unchanged and of the changed network, and their difference is added to the formula's result.
 
 
 class TrainingChange:
-    """Operations of a changed network's training less those of the unchanged one's.
+    """Operations for training the changed network minus operations for training the unchanged network.
 
-    Counted by torch's counter for one sentence, without weights. A backward pass counts as two forward passes, as in
-    model/cost.py, less the products that it leaves out: of frozen weights, and of modules that no gradient reaches.
+    torch's counter counts them for one sentence, without weights. A backward pass counts as two forward passes, as in
+    model/cost.py, minus the products that it does not compute: those for frozen weights, and those in modules that no
+    gradient reaches.
 
-    sizes: of the vocabularies of target and source. Raises UserError for lines that do not fit.
+    sizes: vocabulary sizes of target and source. Raises UserError for lines that do not fit the network.
     """
 
     def __init__(self, config: ModelConfig, sizes: Sequence[int], lines: Sequence[str]) -> None:
-        self._config = config.model_copy(update={"layer_drop": 0.0})  # each layer is counted once
-        self._computed = 1 - config.layer_drop  # share of the layers in a training
+        self._config = config.model_copy(update={"layer_drop": 0.0})  # all layers are counted
+        self._computed = 1 - config.layer_drop  # share of the layers that a training computes
         self._sizes, self._lines = sizes, lines
         self._known: dict[tuple[int, int], int] = {}
         self._networks: dict[str, tuple[EncoderDecoder, EncoderDecoder]] = {}
 
     @property
     def params(self) -> int:
-        """Parameters that the lines add; known once a pair was counted."""
+        """Number of parameters that the lines add. Call `of` first."""
         before, after = next(iter(self._networks.values()))
         return num_params(after) - num_params(before)
 
     def of(self, source: int, target: int) -> int:
-        """Operations for one pair of these lengths, with every layer; a language model has source length 0."""
+        """Return the operations for one pair, with every layer. A language model has source length 0."""
         if (source, target) not in self._known:
             self._known[source, target] = without_weights(lambda place: self._count(place, source, target))
         return self._known[source, target]
 
     def __call__(self, source: Lengths, target: Lengths) -> NDArray[np.float64]:
-        """Operations for each of many pairs.
+        """Return the operations for each of many pairs.
 
-        In every kind of sub-layer the operations of a pair are f(S) + g(T) + c·S·T, where the last term is of attention
-        to the source. So lengths are counted, and not each pair of lengths.
+        The operations of a pair have the form f(S) + g(T) + c·S·T for every kind of sub-layer; the last term is that of
+        attention to the source. So it is enough to count each source length and each target length, not each
+        combination.
         """
         if not len(source):
             return np.zeros(0)
@@ -106,17 +109,21 @@ class TrainingChange:
                 plain, changed = (build_model(self._config, *self._sizes, device=place) for _ in range(2))
                 change_network(changed, self._lines, [random_pair(self._sizes, lengths, 1, place)])
                 for network in (plain, changed):
-                    network.set_attention_kernel("plain")  # two products: fused ones compute some of them again
+                    network.set_attention_kernel("plain")  # two products; fused kernels recompute some
                 self._networks = {place: (plain, changed)}
             pair = random_pair(self._sizes, lengths, 1, place)
             before, after = (_counted(network, pair) for network in self._networks[place])
-        # Without changes, recurrent layers alone leave products out: those with their first state.
+        # Even without changes, the backward pass of recurrent layers leaves out the products with the first state.
         left_out = max(0, after.left_out - before.left_out)
         return TRAINING * (after.forward - before.forward) - left_out
 
 
 def _along(count: Callable[[int], int], lengths: Sequence[int]) -> list[float]:
-    """The count at each length. Five show whether it is a polynomial of second degree, as it is without a window."""
+    """Return the count at each length.
+
+    Five counts show whether the count is a quadratic polynomial of the length, which holds without windows. If it is,
+    the other counts are interpolated.
+    """
     if len(lengths) <= COUNTED:
         return [count(length) for length in lengths]
     known = {x: count(x) for x in (lengths[round(n * (len(lengths) - 1) / (COUNTED - 1))] for n in range(COUNTED))}
@@ -133,7 +140,7 @@ def _along(count: Callable[[int], int], lengths: Sequence[int]) -> list[float]:
 
 class _Counted(NamedTuple):
     forward: int
-    left_out: int  # by the backward pass
+    left_out: int  # operations that the backward pass does not compute
 
 
 def _counted(network: EncoderDecoder, pair: Batch[Tensor]) -> _Counted:
@@ -144,7 +151,7 @@ def _counted(network: EncoderDecoder, pair: Batch[Tensor]) -> _Counted:
         if hidden.requires_grad:
             hidden.sum().backward()
         backward = counter.total - forward
-        with torch.no_grad():  # a training's loss differentiates the softmax whether its matrix is frozen or not
+        with torch.no_grad():  # the loss always differentiates the softmax, even if its matrix is frozen
             network.logits(hidden)
         return _Counted(counter.total - backward, (TRAINING - 1) * forward - backward)
 
@@ -153,27 +160,30 @@ def _counted(network: EncoderDecoder, pair: Batch[Tensor]) -> _Counted:
 
 
 def answer(channel: Channel, idle_s: float) -> None:
-    """Answer requests for the modules of networks until none comes for a while."""
+    """Answer requests about networks until none has come for `idle_s` seconds."""
     while channel.readable(idle_s) and (request := channel.next()) is not None:
         try:
             given = dict(request)
             channel.say({"answer": _modules(**given) if given.pop("do") == "modules" else _change(**given)})
         except UserError as error:
             channel.say({"refused": str(error)})
-        except Exception as error:  # a run with this network would end with the same
+        except Exception as error:  # a run with this network would fail in the same way
             channel.say({"failed": f"{type(error).__name__}: {error}"})
 
 
 @functools.lru_cache(maxsize=1)
 def _built(model: str, place: str, *sizes: int) -> EncoderDecoder:
-    """The network of a plan's rows."""
+    """Return the unchanged network, cached because the rows of a plan share it."""
     return build_model(ModelConfig.from_mapping(json.loads(model)), *sizes, device=place)
 
 
 def _modules(
     model: str, sizes: Sequence[int], lengths: Sequence[int], lines: Sequence[Sequence[str]], selector: str | None
 ) -> list[dict[str, Any]]:
-    """The modules of a network (command.py) on two random pairs. lines: of training, then of evaluation."""
+    """Return the modules of a network, called with two random pairs.
+
+    lines: the lines before training and the lines at evaluation. selector: None only checks the lines.
+    """
 
     def on(place: str) -> list[dict[str, Any]]:
         network = copy.deepcopy(_built(model, place, *sizes))
@@ -191,7 +201,7 @@ def _modules(
 
 
 def _change(model: str, sizes: Sequence[int], lengths: Sequence[int], lines: Sequence[str]) -> dict[str, float]:
-    """Return what the lines add to a network's parameters, and to the operations of its training on one pair."""
+    """Return the parameters that the lines add to a network, and the operations that they add per training pair."""
     target, source = lengths
     change = TrainingChange(ModelConfig.from_mapping(json.loads(model)), sizes, lines)
     (flops,) = change(np.array([source]), np.array([target])).tolist()

@@ -1,4 +1,4 @@
-"""Lines on the networks of this program: on their layers, sub-layers and heads."""
+"""Apply lines to the networks of this program: to their layers, sub-layers and heads."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -16,23 +16,23 @@ from model.network import EncoderDecoder, initialise, num_params
 from model.parts.embedding import Embedding
 from model.stack import Layer, Stack
 
-PACKAGES = ("torch", "model")  # whose classes a line may put in a module's place
+PACKAGES = ("torch", "model")  # packages whose classes may replace a module
 
 
 class Stepping(Stand, Sublayer):
-    """The stand-in of what a search calls step by step: a sub-layer, a residual connection, a layer."""
+    """The replacement of a module that a search calls step by step: a sub-layer or a residual connection."""
 
     def start(self, inputs: Inputs, shape: CacheShape) -> Any:
         return State()
 
     def step(self, x_RD: Tensor, *_: Any) -> Tensor:
-        self.check.original.clear()  # whole sequences have shown the shape
+        self.check.original.clear()  # passes over whole sequences have already checked the shape
         output_RD: Tensor = self.forward(x_RD)
         return output_RD
 
 
 class OfLayer(Stepping):
-    """The stand-in of a layer, whose state is a list."""
+    """The replacement of a layer, whose state is a list."""
 
     def start(self, inputs: Inputs, shape: CacheShape) -> Any:
         return []
@@ -45,10 +45,11 @@ def change_network(
     saved: Mapping[str, Tensor] | None = None,
     seed: int | None = None,
 ) -> dict[str, Any]:
-    """Change a network in place; returns the facts of the record. Searches then take no quick form.
+    """Change a network in place and return facts for the record.
 
-    saved: weights of a network that was changed in the same way, for outputs fixed then. seed: of `reinitialise` in a
-    trained network; None: torch's present state. Raises UserError as `ablate` does.
+    Searches then use no specialised fast path. saved: the weights of a network with the same changes; they contain the
+    fixed outputs of `mean` and `resample`. seed: seed of `reinitialise` in a trained network; with None, torch's
+    current random state is used. Raises UserError as `ablate` does.
     """
     if not lines:
         return {}

@@ -1,4 +1,4 @@
-"""Modules of a network of this program, and what lines add to it, for a plan: asked of one process with torch."""
+"""Check the lines of planned rows and predict their cost, by one process that imports torch."""
 
 import contextlib
 import functools
@@ -16,7 +16,7 @@ from experiments.errors import UserError
 from experiments.identity import digest
 from experiments.store.user_cache import UserCache
 
-IDLE_S = 20.0  # then the process ends
+IDLE_S = 20.0  # seconds without a request after which the process ends
 _LOOK = f"""
 import ablations  # puts the folder of model, experiments and reports on the import path
 from experiments.client.ablations_task.values import Channel
@@ -24,23 +24,23 @@ from ablations.extras.module_rows.operations import answer
 answer(Channel(0, 1), {IDLE_S})
 """
 _lookers: list[tuple["subprocess.Popen[bytes]", Channel, IO[bytes]]] = []
-_CHANGES = "network-changes-1"  # the cache of `added_by`
-Row = dict[str, Any]  # a module: name, type, params, flops, shapes of input and output
+_CHANGES = "network-changes-1"  # name of the cache of `added_by`
+Row = dict[str, Any]  # description of a module: name, type, params, flops, shapes of input and output
 
 
 def looked_at(
     network: PlannedNetwork, lines: Sequence[str], at_evaluation: Sequence[str], selector: str | None
 ) -> list[Row]:
-    """Describe the modules of a network on a pair of typical length, with the lines applied.
+    """Apply the lines to a network and return its modules, as measured on a pair of typical length.
 
-    selector: describe only what it matches; None: only check the lines. Raises UserError for lines that do not fit, and
-    where the network does not compute a batch.
+    selector: return only modules that it matches; "" returns all, and None only checks the lines. Raises UserError for
+    lines that do not fit, and if the network does not compute a batch.
     """
     return _looked_at(_as_json(network, lines=[list(lines), list(at_evaluation)]), selector)
 
 
 def added_by(network: PlannedNetwork, lines: Sequence[str]) -> Added:
-    """Return what lines add to a network. Raises UserError as `looked_at` does."""
+    """Return the parameters and operations that lines add to a network. Raises UserError as `looked_at` does."""
     return _added_by(_as_json(network, lines=list(lines)))
 
 
@@ -57,7 +57,7 @@ def _looked_at(request: str, selector: str | None) -> list[Row]:
 
 @functools.cache
 def _added_by(request: str) -> Added:
-    """Compute `added_by` for a request, or read it from the user's cache: it takes seconds."""
+    """Return the answer of `added_by` to a request, from the user's cache if possible: computing it takes seconds."""
     given = json.loads(request)
     with UserCache(_CHANGES) as cache:
         key = digest([request, metadata.version("torch")])
@@ -69,9 +69,12 @@ def _added_by(request: str) -> Added:
 
 
 def _asked_of_network(request: Mapping[str, Any]) -> Any:
-    """The answer of the process that builds networks (operations.py). Raises UserError."""
+    """Send a request to the process that builds networks (operations.py) and return its answer.
+
+    Starts the process if it is not running. Raises UserError if the process refuses the request or fails.
+    """
     why = ""
-    for _ in range(2):  # an idle one has ended
+    for _ in range(2):  # twice, because an idle process has ended
         if not _lookers:
             said: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed once the process has ended
             child = subprocess.Popen(

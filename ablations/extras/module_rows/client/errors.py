@@ -1,6 +1,6 @@
-"""The errors that the package `modules` raises, in this program's processes.
+"""The errors that the package `modules` raises in the processes of this program.
 
-In the process of a trainer that package belongs to `ablations_task`, and imports from `ablations_task.errors`.
+In the process of a trainer, the package is `ablations_task.modules` and imports `ablations_task.errors` instead.
 """
 
 from experiments.errors import UserError as UserError

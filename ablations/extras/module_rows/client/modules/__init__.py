@@ -1,7 +1,7 @@
-"""Change a network by lines such as `layers.*.attn -> identity`. Needs Python 3.8 and torch alone.
+"""Change a network by lines such as `layers.*.attn -> identity`. Needs only Python 3.8 and torch.
 
-In the process of a trainer this package is `ablations_task.modules`, which `context.ablate` calls. torch is imported
-where a row changes a network.
+In the process of a trainer, this package is `ablations_task.modules`, and `context.ablate` calls it. It imports torch
+only if a row changes a network.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 
 def change(context: Any, model: Any, batches: Iterable[Any], lines: Sequence[str] | None) -> None:
-    """Change a network in place as the lines say, and record how. Raises UserError for lines that do not fit."""
+    """Apply the lines to a network in place, and record the facts. Raises UserError for lines that do not fit."""
     if not lines:
         return
     from .ablate import ablate
@@ -24,7 +24,10 @@ def change(context: Any, model: Any, batches: Iterable[Any], lines: Sequence[str
 
 
 def answer(trainer: Any, settings: Any, request: Mapping[str, Any], context: Any) -> dict[str, Any]:
-    """The modules of a trainer's network in one batch, with the row's lines applied. Raises UserError."""
+    """Return the modules of a trainer's network for one batch, with the row's lines applied.
+
+    Raises UserError as `inspected` does.
+    """
     from .function import inspected
 
     return {"rows": inspected(trainer, settings, request["lines"], request["selector"], context)}

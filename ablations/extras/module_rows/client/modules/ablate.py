@@ -1,6 +1,6 @@
-"""Change a network by lines: `layers.*.attn -> identity`. Needs torch alone; network-rows.md has the language.
+"""Change a network by lines such as `layers.*.attn -> identity`. Needs only torch. network-rows.md describes the lines.
 
-All selectors are resolved in the network as it was given, so the order of the lines does not matter.
+All selectors refer to the network before any change, so the order of the lines does not matter.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .stands import Check, Stand, is_of, maker, stand_for
 
 
 def num_params(model: nn.Module) -> int:
-    """Parameters; shared ones count once."""
+    """Return the number of parameters. Shared parameters count once."""
     return sum(parameter.numel() for parameter in model.parameters())
 
 
@@ -35,17 +35,19 @@ def ablate(
     packages: Collection[str] | None = None,
     planning: bool = False,
 ) -> dict[str, Any]:
-    """Change a network in place. Returns facts: how many modules each line matched, parameters before and after.
+    """Change a network in place. Return the number of modules per line, and the parameters before and after.
 
-    batches: inputs of the network (a tensor, a tuple or a dict) for `mean` and `resample`; with one, shapes are checked
-    here, otherwise in the first forward pass. own: the class of a stand-in that a kind of module needs. initialise:
-    draws the weights of a module; its `reset_parameters` if None. saved: the state_dict of a network with the same
-    changes, in place of batches. count: counts the parameters of a module. packages: those whose classes may replace
-    a module; None: all. planning: the network is only looked at, so that a module stays as it is where its replacement
-    is of another package.
+    batches: inputs of the network (a tensor, a tuple or a dict) for `mean` and `resample`. If there is at least one,
+    shapes are checked here; otherwise in the first forward pass.
+    own: returns the class that must replace a module for an action, or None for the default class `Stand`.
+    initialise: draws new weights for a module. If None, `reset_parameters` does.
+    saved: the state_dict of a network with the same changes, which replaces `batches`.
+    count: counts the parameters of a module.
+    packages: the packages whose classes may replace a module; None allows all.
+    planning: the network is only inspected, so a replacement from another package is not made.
 
-    Raises UserError: for a line that is none, or matches nothing; for two lines that reach the same; for an action that
-    the module cannot have; for a class of another package.
+    Raises UserError for a line that is invalid or matches nothing, for two lines that change the same module or tensor,
+    for an action that does not fit the module, and for a class from another package.
     """
     before, given = count(model), list(itertools.islice(batches, BATCHES))
     found = {line: select(model, line) for line in map(Line.parse, lines)}
@@ -63,7 +65,7 @@ def ablate(
     tie(ordered, targets)
     removed: list[str] = []
     for line, modules in ordered.items():
-        stands: dict[int, nn.Module] = {}  # a module in several places has one
+        stands: dict[int, nn.Module] = {}  # one replacement for a module with several names
         if line in foreign or line.action in IN_PLACE:
             continue
         for name, module in modules.items():
@@ -80,7 +82,7 @@ def ablate(
                     make = makes.get(line) or functools.partial(kind, line.action, seen=outputs)
                     stands[id(module)] = stand_for(line, Check(name, module), module, model, make)
                 setattr(owner(model, name), leaf(name), stands[id(module)])
-    for name in sorted(removed, key=lambda name: -int(leaf(name))):  # the last first: the others keep their places
+    for name in sorted(removed, key=lambda name: -int(leaf(name))):  # last first: removal shifts later entries
         del owner(model, name)[int(leaf(name))]  # type: ignore[operator]
     if lines:
         run(model, given[:1])
@@ -89,17 +91,17 @@ def ablate(
 
 
 def _in_order(model: nn.Module, found: Found) -> Found:
-    """The lines by the place of the first module that they match, whatever the order in which they are written."""
+    """Sort the lines by the position of the first module that they match, so that their written order has no effect."""
     places = {name: place for place, (name, _) in enumerate(model.named_modules(remove_duplicate=False))}
     return dict(sorted(found.items(), key=lambda item: (places[next(iter(item[1]))], item[0])))
 
 
 def refuse_overlap(found: Found, targets: Mapping[Line, nn.Module]) -> None:
-    """Raises UserError where two lines reach the same module, a part of it, or a tensor that is shared.
+    """Raise UserError if two lines change the same module, a module inside it, or a shared tensor.
 
-    targets: of `tie`, the module that has the weights. Another line may not replace or shrink it.
+    targets: for each `tie` line, the module with the weights. No other line may replace, remove or shrink it.
     """
-    taken: dict[int, tuple[Line, str]] = {}  # by module and tensor
+    taken: dict[int, tuple[Line, str]] = {}  # per id of a module or tensor
     for line, modules in sorted(found.items(), key=lambda item: bool(item[0].heads)):
         for name, module in modules.items():
             tensors = module.parameters() if line.action in IN_PLACE else ()

@@ -1,4 +1,4 @@
-"""Outputs of modules and heads in training batches, for `mean` and `resample`."""
+"""Collect outputs of modules and heads in training batches, for `mean` and `resample`."""
 
 from __future__ import annotations
 
@@ -11,36 +11,39 @@ from torch.utils._pytree import tree_map_only
 from .heads import HEADS, projection
 from .selectors import FROM_BATCHES, Found, Line
 
-BATCHES, BANK = 100, 1024  # most batches of a mean; outputs from which `resample` draws
+BATCHES, BANK = 100, 1024  # maximum number of batches; number of stored outputs from which `resample` draws
 
 
 class _Sum:
-    """The sum of outputs over all places, for their mean."""
+    """The sum of outputs over all positions of all batches."""
 
     def __init__(self, _: torch.Generator) -> None:
         self.sum: Any = 0
         self.places = 0
 
     def add(self, rows: Tensor) -> None:
-        """Rows (N, D) of one batch."""
+        """Add the outputs (N, D) of one batch."""
         self.sum = self.sum + rows.double().sum(0)
         self.places += len(rows)
 
     def result(self) -> Tensor:
-        """(1, D)."""
+        """Return the mean output, of shape (1, D)."""
         mean: Tensor = (self.sum / max(1, self.places)).float().unsqueeze(0)
         return mean
 
 
 class _Bank:
-    """BANK outputs, each drawn evenly from all places of all batches, with replacement."""
+    """BANK outputs, each drawn uniformly from all positions of all batches, with replacement."""
 
     def __init__(self, draws: torch.Generator) -> None:
         self.draws, self.places = draws, 0
         self.rows: Any = None
 
     def add(self, rows: Tensor) -> None:
-        """Rows (N, D) of one batch: each entry becomes one of them with probability N / (places so far)."""
+        """Add the outputs (N, D) of one batch.
+
+        Each stored output is replaced by one of them with probability N / (number of positions so far).
+        """
         if not len(rows):
             return
         self.places += len(rows)
@@ -49,7 +52,7 @@ class _Bank:
         self.rows = new if self.rows is None else torch.where(taken.to(rows.device), new, self.rows)
 
     def result(self) -> Tensor:
-        """(BANK, D)."""
+        """Return the stored outputs, of shape (BANK, D)."""
         bank: Tensor = self.rows
         return bank
 
@@ -57,9 +60,10 @@ class _Bank:
 def from_batches(
     model: nn.Module, found: Found, batches: Sequence[Any], saved: Mapping[str, Tensor] | None
 ) -> dict[tuple[str, str], Tensor]:
-    """The mean (1, D) of the last dimension, or BANK outputs (N, D), by name and action; each place counts once.
+    """Return the mean output (1, D) or BANK outputs (BANK, D) per (name of module, action).
 
-    Raises UserError without batches.
+    D is the last dimension of the output. All other positions count equally. saved: a state_dict that contains these
+    outputs. Raises UserError if neither batches nor `saved` are given, and for outputs of convolutions.
     """
     draws, hooks = torch.Generator().manual_seed(0), []
     kept: dict[tuple[str, str], Any] = {}
@@ -81,7 +85,7 @@ def from_batches(
             if any(isinstance(inner, (nn.modules.conv._ConvNd, nn.BatchNorm2d)) for inner in module.modules()):
                 images[key] = line
             place = projection(line, name, module)[0] if line.heads else module
-            if key in kept:  # of other heads
+            if key in kept:  # another line with other heads of the same module
                 continue
             kept[key] = (_Sum if line.action == "mean" else _Bank)(draws)
             if line.heads:
@@ -99,7 +103,7 @@ def from_batches(
 
 
 def run(model: nn.Module, batches: Iterable[Any]) -> None:
-    """Forward passes without gradients or dropout."""
+    """Run forward passes without gradients and dropout."""
     training, like = model.training, next(model.parameters(), torch.empty(0))
     with torch.no_grad(), torch.random.fork_rng([like.device] if like.is_cuda else []):
         model.eval()

@@ -16,10 +16,10 @@ NEVER = (
 
 
 def inspected(trainer: Any, settings: Any, lines: Sequence[str], selector: str, context: Any) -> list[dict[str, Any]]:
-    """The modules of a trainer's network (`inspect`), with the lines applied. What the trainer reports is dropped.
+    """Return the modules of a trainer's network as `inspect` describes them, with the lines applied.
 
-    Classes of other packages than torch are neither imported nor called. Raises UserError for lines that do not fit,
-    and for a trainer that gives no network to `context.ablate`.
+    Reports of the trainer are discarded. Classes of packages other than torch are neither imported nor called. Raises
+    UserError for lines that do not fit, and for a trainer that passes no network to `context.ablate`.
     """
 
     def change(model: Any, batches: Iterable[Any] = ()) -> Any:

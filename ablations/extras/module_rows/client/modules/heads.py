@@ -1,4 +1,4 @@
-"""Heads of attention: change what each gives to the output projection."""
+"""Change heads of attention in the input of the output projection."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _OUTPUT = ("output", "out_proj", "o_proj", "c_proj", "proj", "out_lin", "dense",
 
 
 def projection(line: Line, name: str, module: nn.Module) -> tuple[nn.Module, int]:
-    """The output projection and the number of heads. Raises UserError for a module without known heads."""
+    """Return the output projection and the number of heads. Raises UserError if they cannot be determined."""
     described = [one for inner in module.modules() for one in (inner, getattr(inner, "config", None))]
     counts = [n for one in described for key in COUNTS for n in [getattr(one, key, None)] if isinstance(n, int)]
     names, places = [], []
@@ -41,7 +41,10 @@ def projection(line: Line, name: str, module: nn.Module) -> tuple[nn.Module, int
 
 
 class Heads(nn.Module):
-    """Changes heads in the input (…, count · n) of an output projection; of torch's own attention, in its matrix."""
+    """Changes heads in the input (…, count · n) of an output projection.
+
+    For `torch.nn.MultiheadAttention` it changes the matrix of the output projection instead.
+    """
 
     def __init__(self, count: int) -> None:
         super().__init__()
@@ -64,11 +67,14 @@ class Heads(nn.Module):
 
 
 def change_heads(line: Line, name: str, module: nn.Module, seen: Tensor | None) -> None:
-    """Raises UserError for a head that is not there, or that another line changes."""
+    """Apply a line to heads of a module. Raises UserError for a head that does not exist or that another line changes.
+
+    seen: the outputs for `mean` and `resample`.
+    """
     place, count = projection(line, name, module)
     if HEADS not in module._modules:
-        module.add_module(HEADS, heads := Heads(count))  # so that it is copied, moved and saved with the network
-        if isinstance(module, nn.MultiheadAttention):  # it calls no projection
+        module.add_module(HEADS, heads := Heads(count))  # a submodule is copied, moved and saved with the network
+        if isinstance(module, nn.MultiheadAttention):  # this class does not call its projection as a module
             parametrize.register_parametrization(place, "weight", heads)
         else:
             place.register_forward_pre_hook(heads.before)

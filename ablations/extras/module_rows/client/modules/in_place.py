@@ -1,4 +1,4 @@
-"""Actions that change a module where it is: `freeze`, `reinitialise`, `shrink` and `tie`."""
+"""Actions that change a module in place: `freeze`, `reinitialise`, `shrink` and `tie`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .shrink import shrink
 
 
 def change_in_place(line: Line, name: str, module: nn.Module, initialise: Any) -> None:
-    """`freeze`, `shrink` and `reinitialise`."""
+    """Apply `freeze`, `shrink` or `reinitialise` to a module. Raises UserError if the action does not fit it."""
     if line.action == "freeze":
         module.requires_grad_(False)
     elif line.action == "shrink":
@@ -27,7 +27,7 @@ def change_in_place(line: Line, name: str, module: nn.Module, initialise: Any) -
 
 
 def tied_to(model: nn.Module, line: Line, modules: Mapping[str, nn.Module]) -> nn.Module:
-    """The module whose parameters the others use. Raises UserError if several are named."""
+    """Return the module whose parameters the others share. Raises UserError if `tie` names several."""
     if not line.argument:
         return next(iter(modules.values()))
     found = select(model, line._replace(selector=line.argument))
@@ -37,9 +37,9 @@ def tied_to(model: nn.Module, line: Line, modules: Mapping[str, nn.Module]) -> n
 
 
 def tie(found: Found, targets: Mapping[Line, nn.Module]) -> None:
-    """Let modules use the parameters of their targets. A target that is tied itself is so at the end, too.
+    """Let modules share the parameters of their targets, also of targets that are tied to other modules.
 
-    Raises UserError for modules with other parameters, and for ties that never agree.
+    Raises UserError if the parameters have other names or shapes, and for ties that form a circle.
     """
     ties = [(line, name, module) for line in targets for name, module in found[line].items()]
     for _ in range(len(ties) + 1):

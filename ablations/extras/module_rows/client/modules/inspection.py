@@ -1,4 +1,4 @@
-"""Describe the modules of a network: parameters, operations and shapes of one batch."""
+"""Describe the modules of a network: their parameters, operations, and the shapes of one batch."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from .selectors import Line, select
 
 
 class Operations:
-    """Counts the operations of a network's passes in a `with` block, by torch's counter.
+    """Counts the operations of forward and backward passes in a `with` block, by torch's counter.
 
-    It counts 0 for fused recurrent layers: theirs are two for each weight of a matrix and each position.
+    torch's counter counts 0 for fused recurrent layers. This class adds two operations for each weight of a matrix and
+    each position of the forward pass.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -30,7 +31,7 @@ class Operations:
 
     @property
     def total(self) -> int:
-        """Operations so far; one multiplication and one addition are two."""
+        """Number of operations so far. One multiplication and one addition count as two."""
         return self._counter.get_total_flops() + self._fused
 
     def __enter__(self) -> Operations:
@@ -48,11 +49,12 @@ class Operations:
     def _after(self, module: Any, args: Any, _: Any) -> None:
         if self.total == self._started[module]:
             matrices = sum(weight.numel() for weight in module.parameters() if weight.dim() == 2)
-            self._fused += 2 * matrices * (args[0].data.numel() // module.input_size)  # .data: also of packed sequences
+            # `.data` also works for packed sequences.
+            self._fused += 2 * matrices * (args[0].data.numel() // module.input_size)
 
 
 class Inspected(BaseException):
-    """Ends a trainer whose network is only looked at. rows: see `inspect`."""
+    """Raised to end a trainer after its network has been inspected. rows: the modules (see `inspect`)."""
 
     def __init__(self, rows: list[dict[str, Any]]) -> None:
         super().__init__()
@@ -60,10 +62,11 @@ class Inspected(BaseException):
 
 
 def inspect(model: nn.Module, selector: str = "", count: Callable[[nn.Module], int] = num_params) -> None:
-    """Let the next forward pass raise Inspected: parameters, operations and shapes of modules with those inside them.
+    """Install hooks that make the next forward pass raise Inspected, with the description of each module.
 
-    selector: of what it matches alone. count: counts the parameters of a module. Raises UserError if nothing matches.
-
+    A description has the parameters and operations, including those of modules inside, and the shapes. selector:
+    describe only modules that it matches. count: counts the parameters of a module. Raises UserError if nothing
+    matches.
     """
     counter = Operations(model)
     shown = select(model, Line.parse(f"{selector} -> zero")) if selector else dict(model.named_modules())

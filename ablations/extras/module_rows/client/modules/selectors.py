@@ -1,4 +1,4 @@
-"""Lines and their selectors: a dotted path with wildcards and slices, or `type:Name`."""
+"""Lines and their selectors. A selector is a dotted path with wildcards and slices, or `type:Name`."""
 
 from __future__ import annotations
 
@@ -14,11 +14,15 @@ from ..errors import UserError
 FROM_BATCHES, IN_PLACE = ("mean", "resample"), ("tie", "freeze", "reinitialise", "shrink")
 ACTIONS = ("identity", "zero", *FROM_BATCHES, "remove", *IN_PLACE, "package:Class(arguments)")
 OF_HEADS = ("zero", *FROM_BATCHES)
-LISTED = 40  # lines of a tree in a message
+LISTED = 40  # maximum number of lines of a module tree in a message
 
 
 class Line(NamedTuple):
-    """`head.2 of layers.*.attn -> mean`. heads: "2" or "1:"; "" for the module itself. argument: what tie … need."""
+    """A parsed line, such as `head.2 of layers.*.attn -> mean`.
+
+    heads: an index or slice such as "2" or "1:"; "" for the whole module. argument: the text after tie or shrink, or
+    the class that replaces a module.
+    """
 
     text: str
     heads: str
@@ -28,7 +32,7 @@ class Line(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Line:
-        """Raises UserError for a line that is none."""
+        """Parse a line. Raises UserError for an invalid one."""
         match = re.fullmatch(r"\s*(?:head[.[]([-:\d]+)\]?\s+of\s+)?(\S+)\s*->\s*(.*?)\s*", text)
         if match is None:
             raise UserError(f'modules: "{text}" is no line "selector -> action", such as "layers.*.attn -> identity".')
@@ -42,7 +46,7 @@ class Line(NamedTuple):
         return cls(text, heads, selector, word, argument.strip())
 
     def refused(self, why: str) -> UserError:
-        """The error that names this line."""
+        """Return an error that names this line."""
         return UserError(f'modules: "{self.text}": {why}.')
 
 
@@ -50,7 +54,10 @@ Found = Mapping[Line, Mapping[str, nn.Module]]  # modules by name
 
 
 def select(model: nn.Module, line: Line) -> dict[str, nn.Module]:
-    """The modules of a line by name. Raises UserError if there are none, with the nearest names and the tree."""
+    """Return the modules that a line matches, by name.
+
+    Raises UserError if there are none; the message has the nearest names and the module tree.
+    """
     try:
         found = _by_type(model, line.selector[5:]) if line.selector.startswith("type:") else _by_path(model, line)
     except ValueError:
@@ -93,7 +100,7 @@ def _indexed(part: str) -> tuple[str, str]:
 
 
 def picked(items: Sequence[Any], index: str) -> Sequence[Any]:
-    """items[4:], items[-1:]…; all without an index. Raises ValueError for another text."""
+    """Return the items at an index or slice, such as "4:"; all items for "". Raises ValueError for other text."""
     if not index:
         return items
     numbers = [int(number) if number.strip() else None for number in index.split(":")]
@@ -109,7 +116,7 @@ def owner(model: nn.Module, name: str) -> nn.Module:
 
 
 def tree(model: nn.Module) -> list[str]:
-    """The modules, a line each; those that differ only in numbers are one."""
+    """Return one line per module for a message. Modules whose names differ only in numbers share a line."""
     kinds: dict[str, int] = {}
     for name, module in model.named_modules():
         line = f"  {re.sub('[0-9]+', '*', name)}: {type(module).__name__}"

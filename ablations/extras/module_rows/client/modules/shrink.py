@@ -1,4 +1,7 @@
-"""Shrink a feed-forward network: keep a share of the units between its products."""
+"""Shrink a feed-forward network: keep a share of its inner units.
+
+A product is a module that multiplies its input by a matrix, such as `torch.nn.Linear`.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +22,16 @@ def is_product(module: Any) -> bool:
 
 
 def _sizes(product: Any) -> tuple[int, int]:
-    """Inputs and outputs. Conv1D of Hugging Face stores its matrix the other way round."""
+    """Return the numbers of inputs and outputs. Conv1D of Hugging Face stores the transposed matrix."""
     rows, columns = product.weight.shape
     return (columns, rows) if isinstance(product, nn.Linear) else (rows, columns)
 
 
 def shrink(line: Line, name: str, module: nn.Module) -> None:
-    """Keep a share of the units between the products of a feed-forward network, the first ones."""
+    """Keep the first inner units of a feed-forward network; the argument of the line is their share.
+
+    Raises UserError for an invalid share, and for a module that is not a feed-forward network.
+    """
     products: list[Any] = [inner for inner in module.modules() if is_product(inner)]
     if not re.fullmatch(r"0?\.\d+", line.argument):
         raise line.refused("shrink needs a factor between 0 and 1, such as shrink 0.5")
@@ -38,7 +44,7 @@ def shrink(line: Line, name: str, module: nn.Module) -> None:
         )
     width = _sizes(outer)[0]
     kept = torch.arange(max(1, round(width * float(line.argument))))
-    for product in products:  # a gated form may have its two side by side
+    for product in products:  # one product of a gated network may compute gate and value side by side
         if product is not outer:
             blocks = torch.arange(0, _sizes(product)[1], width)
             _cut(product, (blocks[:, None] + kept).flatten(), ("out_features", "nf"))
@@ -46,9 +52,10 @@ def shrink(line: Line, name: str, module: nn.Module) -> None:
 
 
 def _outer(module: nn.Module, products: Sequence[Any]) -> Any:
-    """The product out of the inner width: the last one that is computed, in whatever order they are registered.
+    """Return the product that maps the inner units to the output: the one that the forward pass computes last.
 
-    Where the module cannot be computed alone, the only one that the shapes allow. None if there is none.
+    If the module cannot be called on its own, return the only product that the shapes allow. Return None if there is
+    no such product.
     """
 
     def fits(outer: Any) -> bool:
@@ -66,7 +73,10 @@ def _outer(module: nn.Module, products: Sequence[Any]) -> Any:
 
 
 def _called(module: nn.Module, products: Sequence[Any], width: int) -> list[Any]:
-    """The products in the order in which one position of zeros goes through them; [] where it cannot."""
+    """Return the products in the order in which the module calls them for one position of zeros; [] if that fails.
+
+    width: the width of the input.
+    """
     called: list[Any] = []
     hooks = [product.register_forward_pre_hook(lambda one, _: called.append(one)) for product in products]
     like, training = products[0].weight, module.training
@@ -78,7 +88,7 @@ def _called(module: nn.Module, products: Sequence[Any], width: int) -> list[Any]
         with torch.no_grad(), torch.random.fork_rng([like.device] if like.is_cuda else []):
             zeros = torch.zeros(1, 1, width, dtype=like.dtype, device=like.device)
             module.eval()(zeros, *[None] * (len(needed) - 1))
-    except Exception:  # whatever a module raises for other inputs than its own
+    except Exception:  # a module may raise anything for an unsuitable input
         return []
     finally:
         module.train(training)
@@ -88,7 +98,10 @@ def _called(module: nn.Module, products: Sequence[Any], width: int) -> list[Any]
 
 
 def _cut(product: Any, kept: Tensor, sizes: tuple[str, str]) -> None:
-    """Keep these outputs or inputs, whose number the product has under one of the names."""
+    """Keep only some outputs or inputs of a product.
+
+    kept: their indices. sizes: the names of the attribute with their number, in Linear and in Conv1D.
+    """
     out, kept = sizes[0] == "out_features", kept.to(product.weight.device)
     for key, dimension in (("weight", int(out != isinstance(product, nn.Linear))), ("bias", 0)):
         old = getattr(product, key, None)

@@ -1,4 +1,4 @@
-"""Modules that stand in the place of others: stand-ins for an action, and classes of the user."""
+"""Modules that replace other modules: stand-ins for an action, and classes that the user names."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .selectors import ACTIONS, Line
 
 
 class Stand(nn.Module):
-    """Stands in a module's place and gives its input, zeros, or what the module gave in training batches."""
+    """Replaces a module and returns its input, zeros, or outputs that the module had in training batches."""
 
     value: Tensor | None
 
@@ -41,9 +41,10 @@ class Stand(nn.Module):
 
 
 def generator_for(x: Tensor, training: bool) -> torch.Generator | None:
-    """Return the generator for `resample`. In training it is torch's default generator (None), which every step seeds.
+    """Return the generator for `resample`; None means torch's default generator.
 
-    A trained network draws the same for the same input, in whatever thread and order.
+    In training the default generator is used, which every step seeds. In evaluation the seed depends only on the input,
+    so that the same input gets the same outputs in any thread and order.
     """
     if training:
         return None
@@ -52,21 +53,24 @@ def generator_for(x: Tensor, training: bool) -> torch.Generator | None:
 
 
 def drawn(value: Tensor, places: Sequence[int], action: str, generator: torch.Generator | None) -> Tensor:
-    """The mean (1, D), or for each place one of the outputs (N, D) of training batches."""
+    """Return, for each position in `places`, the mean (1, D) or one of the outputs (N, D) of training batches."""
     if action == "mean":
         return value[0].expand(*places, -1)
     return value[torch.randint(len(value), tuple(places), generator=generator).to(value.device)]
 
 
 class Check:
-    """The shape that a module has: computed once, in the first pass. Then the module is no part of the network."""
+    """Checks that a replacement returns the shape of the original module.
+
+    The first pass calls the original once to learn its shape. Then the original is dropped.
+    """
 
     def __init__(self, name: str, original: nn.Module) -> None:
         self.name, self.original, self.compared = name, [original], False
-        self.shape, self.items = (), 0  # type: tuple[int, ...], int  # of the output; of the tuple that it is in
+        self.shape, self.items = (), 0  # type: tuple[int, ...], int  # shape of the output; length of the tuple that contains it, or 0
 
     def look(self, args: Any, named: Mapping[str, Any]) -> None:
-        """Raises UserError for a module whose output is not one tensor."""
+        """Call the original in the first pass. Raises UserError if its output is not one tensor."""
         for module in self.original:
             args, named = tree_map_only(Tensor, Tensor.detach, (args, dict(named)))
             device = next(value.device for value in (*args, *named.values()) if isinstance(value, Tensor))
@@ -85,7 +89,7 @@ class Check:
         self.original.clear()
 
     def compare(self, output: Any) -> None:
-        """Raises UserError for a stand-in with another shape."""
+        """Raise UserError if the first output of the replacement has another shape."""
         shape = tuple(getattr(output[0] if isinstance(output, tuple) else output, "shape", ()))
         if self.shape and not self.compared and shape != self.shape:
             raise UserError(
@@ -98,7 +102,10 @@ class Check:
 def stand_for(
     line: Line, check: Check, module: nn.Module, model: nn.Module, make: Callable[..., nn.Module]
 ) -> nn.Module:
-    """Return the replacement of a module. make: takes no argument for a user's class, else check=."""
+    """Return the replacement of a module.
+
+    make: returns a module; called without arguments for a class that the user names, else with `check`.
+    """
     like = next(itertools.chain(module.parameters(), model.parameters()), None)
     if line.action != ACTIONS[-1]:
         made = make(check=check)
@@ -116,14 +123,15 @@ def stand_for(
 
 
 def is_of(name: str, packages: Collection[str] | None) -> bool:
-    """Return whether a dotted name is of one of these packages; None: of any."""
+    """Return whether a dotted name belongs to one of the packages. Always True if `packages` is None."""
     return packages is None or re.split("[.:]", name)[0] in packages
 
 
 def maker(line: Line, packages: Collection[str] | None) -> Callable[..., nn.Module]:
-    """Makes the module of `package:Class(arguments)`. Only a subclass of torch.nn.Module can be called.
+    """Return a function that makes the module of `package:Class(arguments)`.
 
-    Raises UserError if the name is no such class, or of another package, or if an argument is no literal.
+    Raises UserError if the name is not a subclass of torch.nn.Module, if it belongs to another package, or if an
+    argument is not a literal.
     """
     name, _, arguments = line.argument.partition("(")
     package, _, path = name.partition(":")
@@ -143,6 +151,6 @@ def maker(line: Line, packages: Collection[str] | None) -> Callable[..., nn.Modu
         raise line.refused(f"it cannot be made: {error}") from None
     if not isinstance(found, type) or not issubclass(found, nn.Module):
         raise line.refused(f"{name} is no subclass of torch.nn.Module")
-    if not is_of(found.__module__, packages):  # imported there from another package
+    if not is_of(found.__module__, packages):  # the package imports the class from another package
         raise line.refused(f"{name} is of {found.__module__}, and {refusal}")
     return functools.partial(found, *values, **named)
