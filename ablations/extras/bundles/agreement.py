@@ -1,8 +1,9 @@
-"""Check that a bundle's plan and its runs agree, and that its numbers follow from its files.
+"""Check that the plan and the runs of a bundle agree, and that its numbers follow from its files.
 
-A checksum inside a file proves nothing, because it can be recomputed after a change. So names are computed from
-settings, and scores from counts. What cannot be computed again (a perplexity needs weights and corpus) is its sender's
-word, and the first line of the printed table says so. Whoever makes up the counts too is not found out.
+A checksum inside a file proves nothing, because it can be recomputed after a change. So this module computes run_ids
+and eval_ids from the settings, and scores from the stored counts. Other numbers cannot be recomputed (a perplexity
+needs weights and corpus). The first line of the printed table lists them as the sender's numbers. These checks do not
+detect invented counts.
 """
 
 import re
@@ -32,28 +33,31 @@ from reports.render.printed import FROM_BUNDLE
 from reports.results.run_outcomes import differs, recomputed
 
 _STATES = ("finished", "stale")
-# Settings of an evaluation that a row's configuration has too. They are part of no run_id.
+# Settings of an evaluation that are also in the configuration of a row. They are not part of run_id.
 _OF_EVALUATIONS = ("checkpoint", "precision", *OF_SEARCH, "window", "stride")
-_ALWAYS = ("times", "costs", "devices")  # nothing in a bundle lets them be computed again
+_ALWAYS = ("times", "costs", "devices")  # numbers that can never be recomputed from a bundle
 
 
 class Checked(NamedTuple):
-    """Result of the check of a bundle that agrees with itself."""
+    """Result of a successful check."""
 
-    runs: str
-    word: str  # the first line of a printed table: which numbers were recomputed, and which are the sender's
+    runs: str  # number of checked runs, as text
+    word: str  # first line of the printed table: the recomputed numbers and the sender's numbers
 
 
-_Proofs = dict[tuple[str, str], dict[str, bool]]  # metric and set → row → whether all its values follow from counts
+_Proofs = dict[tuple[str, str], dict[str, bool]]  # (metric, set) → row → True if all its values follow from counts
 
 
 def check(plan: Plan, columns: Sequence[Column], store: Store, names_can_be_checked: bool = True) -> Checked:
-    """Check the runs one by one. Raises UserError at the first disagreement."""
+    """Check each run of a plan against the store. Raises UserError at the first disagreement.
+
+    names_can_be_checked: False if the bundle lacks settings from which run_ids were computed.
+    """
     if not plan.runs:
         raise UserError("it holds no run.")
     built_in = is_built_in(plan.study.task)
     counted = built_in and not all(run.spec.imported for run in plan.trainings)
-    names = names_can_be_checked or built_in  # no path names the run of a built-in task, so that nothing was left out
+    names = names_can_be_checked or built_in  # a run_id of a built-in task depends on no path that a bundle leaves out
     proofs: _Proofs = {}
     for run in plan.trainings:
         where = f"row {run.row}, {seed_in_words(run.seed)}"
@@ -85,9 +89,9 @@ def check(plan: Plan, columns: Sequence[Column], store: Store, names_can_be_chec
 
 
 def _word(proofs: _Proofs, counted: bool) -> str:
-    """ "From a bundle. Recomputed: bleu (dev, test), parameters. The sender's numbers: perplexity (dev), times …".
+    """Return text such as "From a bundle. Recomputed: bleu (dev, test), parameters. The sender's numbers: times …".
 
-    Metrics have their own names here: a column's head is the sender's text.
+    The text contains the names of metrics, not the headings of columns, because the sender may have written these.
     """
     parts: dict[bool, dict[tuple[str, str], list[str]]] = {True: {}, False: {}}  # proven → metric and rows → sets
     for (metric, set_), rows in proofs.items():
@@ -104,7 +108,7 @@ def _word(proofs: _Proofs, counted: bool) -> str:
 
 
 def _quoted(name: str) -> str:
-    """A name as a bundle has it: in quotes where it could be read as words of this sentence."""
+    """Return a name from a bundle, in quotes if it could be mistaken for a part of the sentence."""
     return name if re.fullmatch(r"[\w.+-]{1,40}", name) else repr(name[:40])
 
 
@@ -124,7 +128,7 @@ def _check_run(where: str, run: PlannedRun, store: Store, task: str, names: bool
         theirs, ours = recorded_settings(record), planned_settings(run.config, run.spec.trainer)
         _equal(where, "task", task, theirs.get("task"), "the run recorded")
         theirs = compared_settings(run.config, theirs)
-        # of settings that were added later
+        # defaults of settings that did not exist when the run was recorded
         unrecorded = {**usual_settings(run.config, run.spec.trainer), **run.added}
         for name, value in ours.items():
             _equal(where, name, value, theirs.get(name, unrecorded.get(name)), "the run recorded")
@@ -148,27 +152,30 @@ def _check_run(where: str, run: PlannedRun, store: Store, task: str, names: bool
 
 
 def _recorded(spec: RunSpec, content: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The settings of a record, nested; version 0.1.0 recorded the facts of the trainer among them."""
+    """Return the nested settings of a record. Version 0.1.0 recorded the facts of the trainer among them."""
     given = content.get("spec") or content
     return spec.config if "trainer" in given else given["config"]
 
 
 def _named(run: PlannedRun, recorded: Mapping[str, Any]) -> str:
-    """The name that a run's settings give: of a user's trainer those that its record names.
+    """Compute the run_id of a run from its settings. For a user's trainer, the record lists the settings to use.
 
-    recorded: as `_recorded` returns them.
+    recorded: the result of `_recorded`.
     """
     roles = run.config.roles()
     if roles.frozen_defaults:
         return run_identity(run.config, run.spec.inputs)
     if run.spec.named_by is not None:
         return name_given_by(run.spec.named_by, recorded, run.spec.inputs)
-    kept = {n: v for n, v in flatten(recorded) if n not in ("task", "seed", *roles.not_in_run_id)}  # of version 0.1.0
+    kept = {n: v for n, v in flatten(recorded) if n not in ("task", "seed", *roles.not_in_run_id)}  # version 0.1.0
     return identity_of(recorded.get("task"), recorded.get("seed"), kept, run.spec.inputs)
 
 
 def _check_parameters(where: str, run: PlannedRun, task: str) -> bool:
-    """Return whether they were counted: not where a corpus that is not here decides the vocabulary's size."""
+    """Raise UserError if the number of parameters is wrong. Return False if it cannot be counted.
+
+    It cannot be counted if a corpus that is not available determines the size of the vocabulary.
+    """
     try:
         count = load_task(task).num_params(run.config)
     except UserError:
@@ -179,7 +186,7 @@ def _check_parameters(where: str, run: PlannedRun, task: str) -> bool:
 
 
 def _check_members(where: str, run: PlannedRun, store: Store) -> None:
-    """The sums of an ensemble are those of its members."""
+    """Raise UserError unless the totals of an ensemble are the sums over its members."""
     if run.spec.members:
         record, sums = store.result(run.run_id), together(members(store, run.spec.members))
         for name in ("num_params", "flops", "target_tokens", "train_s"):

@@ -1,7 +1,9 @@
-"""The files of a bundle, a tar.gz: unpacked as untrusted data, within limits; equal files are packed to equal bytes.
+"""Pack and unpack the files of a bundle, a tar.gz.
 
-bundle.json       the table, and size and SHA-256 of every other file (the manifest)
-store.json  runs/<run_id>/…     as in a store
+bundle.json                     the head: the table, and the size and SHA-256 of every other file (the manifest)
+store.json  runs/<run_id>/…     files as in a store
+
+Unpacking treats the archive as untrusted and enforces limits. Packing equal files gives equal bytes.
 """
 
 import gzip
@@ -22,7 +24,7 @@ from experiments.messages import number
 
 HEAD = "bundle.json"
 SUFFIX = ".tar.gz"
-# The trainer's folder `final` may hold files and folders of any printable name.
+# The folder `final` of a trainer may contain files and folders with any printable name.
 _PART = r"(?!\.{1,2}(?:/|$))[^/\x00-\x1f\x7f-\x9f\ud800-\udfff]{1,255}"
 NAME = re.compile(
     r"store\.json|ledger\.jsonl|"
@@ -31,16 +33,19 @@ NAME = re.compile(
     r"evaluations/(?P<eval_id>[0-9a-f]{16})/(?!\.)[A-Za-z0-9._-]{1,80})"
 )
 # Limits of an archive: about a hundred times a large table with its weights.
-LARGEST = 64 << 30  # bytes, unpacked
-LARGEST_HEAD = 256 << 20
-LARGEST_RECORD = 64 << 20  # a .json file, which is read as a whole
+LARGEST = 64 << 30  # bytes of all unpacked files
+LARGEST_HEAD = 256 << 20  # bytes of the head
+LARGEST_RECORD = 64 << 20  # bytes of a .json file, which is read as a whole
 MOST_FILES = 1_000_000
-DEEPEST = 64  # brackets within brackets in JSON
-_ONE_READ = 1 << 20  # bytes; tarfile reads an extended header as a whole, whatever length it claims
+DEEPEST = 64  # levels of nested brackets in JSON
+_ONE_READ = 1 << 20  # maximum bytes per read; tarfile would read an extended header of any claimed length
 
 
 class Packed:
-    """A bundle that is open for reading. Raises ValueError, or an error of tarfile, gzip or zlib, for anything else."""
+    """A bundle that is open for reading.
+
+    Raises ValueError, or an error of tarfile, gzip or zlib, for a file that is not a bundle.
+    """
 
     def __init__(self, file: IO[bytes]) -> None:
         self._stream = _Measured(gzip.GzipFile(fileobj=file, mode="rb"))
@@ -53,13 +58,13 @@ class Packed:
 
     @property
     def head(self) -> dict[str, Any]:
-        """The head, parsed."""
+        """The parsed head."""
         return parsed(self._head_text)
 
     def unpack(self, manifest: Mapping[str, Mapping[str, Any]], folder: Path, *, weights: bool = True) -> None:
-        """Write the manifest's files below `folder`, which must be empty. Raises UserError for one that is altered.
+        """Write the files of the manifest below `folder`, which must be empty. Raises UserError for a changed file.
 
-        weights: False to check the files of the trainers' folders `final` without writing them.
+        weights: if False, the files of the trainers' folders `final` are checked but not written.
         """
         _check(manifest, folder, weights)
         missing = set(manifest)
@@ -78,12 +83,12 @@ class Packed:
         if missing:
             verb = "is" if len(missing) == 1 else "are"
             raise UserError(f"{number(len(missing), 'file')} {verb} missing, such as {min(missing)}.")
-        while rest := self._stream.read(_ONE_READ):  # to the end, where gzip compares its own checksum
+        while rest := self._stream.read(_ONE_READ):  # read to the end, where gzip compares its checksum
             if rest.strip(b"\0"):
                 raise ValueError("data follows its last file")
 
     def _unpack(self, entry: tarfile.TarInfo, target: Path | None, listed: Mapping[str, Any], is_record: bool) -> None:
-        """Compare a file with its entry in the manifest, and write it to `target` unless that is None."""
+        """Compare a file with its entry in the manifest, and write it to `target` if that is not None."""
         content = self._archive.extractfile(entry) if entry.size == listed["bytes"] else None
         found = None
         if content is not None and target is not None:
@@ -99,7 +104,7 @@ class Packed:
 
 
 def _copy(content: IO[bytes], file: IO[bytes] | None, size: int) -> str:
-    """Copy `size` bytes at most and return their SHA-256: compressed data may be longer than its entry claims."""
+    """Copy at most `size` bytes and return their SHA-256. The data may be longer than its entry claims."""
     digest = hashlib.sha256()
     while size > 0 and (read := content.read(min(size, _ONE_READ))):
         size -= len(read)
@@ -110,7 +115,7 @@ def _copy(content: IO[bytes], file: IO[bytes] | None, size: int) -> str:
 
 
 def _check(manifest: Mapping[str, Mapping[str, Any]], folder: Path, weights: bool) -> None:
-    """Raises, before anything is written, if the manifest exceeds the limits of an archive or the free disk space."""
+    """Raise an error if the manifest exceeds the limits or the free disk space. Called before anything is written."""
     if len(manifest) > MOST_FILES:
         raise ValueError(f"it claims {len(manifest):,} files")
     total = needed = 0
@@ -130,7 +135,7 @@ def _check(manifest: Mapping[str, Mapping[str, Any]], folder: Path, weights: boo
 
 
 def parsed(text: bytes) -> dict[str, Any]:
-    """A JSON object of bounded depth. Raises ValueError."""
+    """Parse a JSON object. Raises ValueError for other content, and for brackets nested too deeply."""
     try:
         value = json.loads(text)
     except RecursionError:
@@ -143,7 +148,7 @@ def parsed(text: bytes) -> dict[str, Any]:
 
 
 def pack(file: IO[bytes], head: bytes, files: Mapping[str, Path]) -> None:
-    """Write a tar.gz without dates, owners and its own name, so that equal files give equal bytes."""
+    """Write a tar.gz without dates, owners and a file name, so that equal files give equal bytes."""
     with (
         gzip.GzipFile(fileobj=file, mode="wb", mtime=0, filename="", compresslevel=6) as packed,
         tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
@@ -161,7 +166,7 @@ def _add(archive: tarfile.TarFile, name: str, content: IO[bytes], size: int) -> 
 
 
 class _Measured:
-    """A stream that refuses large reads, whatever lengths its headers claim."""
+    """A stream that refuses large reads, so that the lengths claimed by headers cannot exhaust memory."""
 
     def __init__(self, stream: gzip.GzipFile) -> None:
         self._stream = stream
@@ -179,5 +184,5 @@ class _Measured:
 
 
 def _is_plain(entry: tarfile.TarInfo) -> bool:
-    """Return whether the entry is an ordinary file: no link, no device, not sparse."""
+    """Return whether the entry is a regular file, not a link, a device or a sparse file."""
     return entry.type in (tarfile.REGTYPE, tarfile.AREGTYPE) and not entry.issparse()

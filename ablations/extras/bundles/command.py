@@ -1,4 +1,4 @@
-"""The verb `ablations bundle`, how a bundle is opened in place of a study, and how it is verified."""
+"""The command `ablations bundle`, and functions that open a bundle in place of a study and verify it."""
 
 import atexit
 import shutil
@@ -65,9 +65,9 @@ def bundle(
 
 
 def open_bundle(path: Path, say: Say) -> SelectedTable:
-    """Read and check a bundle, and say what was checked. Its files are removed when the process ends.
+    """Read and check a bundle, and print what was checked. Raises UserError as `read_bundle` does.
 
-    Raises UserError (see `read_bundle`).
+    The unpacked files are removed when the process ends.
     """
     folder = Path(tempfile.mkdtemp(prefix="ablations-bundle-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
@@ -84,7 +84,7 @@ def open_bundle(path: Path, say: Say) -> SelectedTable:
 
 
 def verify_bundle(file: Path, _: Selectors, as_json: bool) -> None:
-    """Print which numbers of a bundle follow from its files, and exit. Return if the file is no bundle."""
+    """Print which numbers of a bundle follow from its files, and exit. Return without output if it is not a bundle."""
     if not file.name.endswith(SUFFIX):
         return
     bundle = open_table(file, say)

@@ -1,4 +1,4 @@
-"""Serialise a plan as JSON, so that a table prints without its corpus, its study file and its task's code."""
+"""Serialise a plan as JSON, so that a table can be printed without the corpus, the study file and the task's code."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
@@ -17,7 +17,7 @@ from experiments.tasks.load import is_built_in
 
 
 def plan_to_json(plan: Plan) -> dict[str, Any]:
-    """All parts of a plan that reports read, with the current states."""
+    """Return all parts of a plan that reports read, with the current states of the runs."""
     return {
         "settings": describe(type(plan.rows[0].config)),
         "study": plan.study.model_dump(mode="json", by_alias=True, exclude={"folder"}),
@@ -61,7 +61,7 @@ def _trainer(row: PlannedRow) -> dict[str, Any]:
 
 
 def _config(run: PlannedRun, plan: Plan) -> dict[str, Any]:
-    """The settings of a parent run; those of an ensemble's member are the ensemble's."""
+    """Return the settings of a parent run. Return {} for an ensemble's member, which has the ensemble's settings."""
     if not any(other.spec.parent_run and other.spec.parent_run.run_id == run.run_id for other in plan.runs):
         return {}
     row = run.planned_row
@@ -69,11 +69,11 @@ def _config(run: PlannedRun, plan: Plan) -> dict[str, Any]:
 
 
 def plan_from_json(data: Mapping[str, Any]) -> Plan:
-    """Read a plan back. Raises ValueError (including pydantic's), KeyError or TypeError for invalid data.
+    """Read a plan from JSON. Raises ValueError (including pydantic's), KeyError or TypeError for invalid data.
 
-    Loads no code but that of built-in tasks; the settings of other tasks are read from the plan's own description.
+    Only the code of built-in tasks is loaded. The settings of other tasks are read by the description in the plan.
     """
-    # sections that studies had in bundles written before; of 0.1.0 one is kept in tests/unit/ablations/stores
+    # Older bundles have these sections in a study. tests/unit/ablations/stores contains a bundle of version 0.1.0.
     given = {name: given for name, given in data["study"].items() if name not in ("sinks", "same_as", "guard")}
     data = _without_facts({**data, "study": given})
     study = Study.from_mapping(data["study"])
@@ -87,7 +87,7 @@ def plan_from_json(data: Mapping[str, Any]) -> Plan:
 
 
 def _without_facts(data: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The plan as it is written now: version 0.1.0 had the facts of a user's trainer among the settings.
+    """Return the plan in the current format: version 0.1.0 had the facts of a user's trainer among the settings.
 
     Raises ValueError for facts of wrong types.
     """
@@ -133,7 +133,10 @@ def _row_of(
     rows: Mapping[str, PlannedRow],
     variations: Mapping[str, Variation],
 ) -> PlannedRow:
-    """The row of a run that others read: a parent run's own, or a member's with the settings of its ensemble."""
+    """Return the row of a run that another run reads: a parent run, or a member of an ensemble.
+
+    A member has the settings of its ensemble.
+    """
     reader = next(rows[run.row] for run in runs if item["run_id"] in run.spec.reads)
     variation = variations[item["row"]]
     if "config" not in item:
@@ -142,7 +145,7 @@ def _row_of(
 
 
 def _run_again(item: Mapping[str, Any], row: PlannedRow) -> PlannedRun:
-    """A run of a row."""
+    """Read a run of a row from JSON."""
     config = row.config_of(item["seed"]) if item["seed"] != NO_SEED else row.config
     spec = run_spec(
         config,

@@ -1,4 +1,4 @@
-"""Read a bundle of unknown origin: within limits, checked against its manifest and itself, without running its code."""
+"""Read a bundle of unknown origin: enforce limits, check it against its manifest and itself, run none of its code."""
 
 import gzip
 import tarfile
@@ -24,25 +24,31 @@ from experiments.tasks.columns import Column
 from experiments.tasks.load import is_built_in, load_task
 from reports.results.accounting import FILE, Spending
 
-# --- The head of a bundle (bundle.json): its version, its plan and its columns, and the types of what is read of it
+# --- The head of a bundle (bundle.json): its version, plan and columns
 
 
 VERSION = 3
-SPENT = "spent"  # what the maker's store says of all attempts (reports/results/accounting.py)
+SPENT = "spent"  # key of the total cost of all attempts (reports/results/accounting.py)
 
 
 def column_to_json(column: Column) -> dict[str, Any]:
-    """A column without the function of its counts: readers take that of a built-in task, and run no code of others."""
+    """Return a column as JSON, without the function that computes its score from counts.
+
+    Readers use the functions of built-in tasks and run no other code.
+    """
     return {field.name: getattr(column, field.name) for field in fields(column) if field.name != "counts"}
 
 
 def keep_spent(head: Mapping[str, Any], folder: Path) -> None:
-    """Write what the head says of all attempts into the folder of an opened bundle, where reports read it."""
+    """Write the total cost of all attempts to the folder of an opened bundle, where reports read it."""
     write_json(folder / FILE, Spending.model_validate(head[SPENT]).model_dump(mode="json"))
 
 
 def columns_of(described: Sequence[Mapping[str, Any]], study: Study) -> tuple[Column, ...]:
-    """The bundle's columns. Of a built-in task they follow from the study: what a head says decides nothing there."""
+    """Return the columns of a bundle.
+
+    The columns of a built-in task follow from the study; the description in the head is not used.
+    """
     if is_built_in(study.task):
         task = load_task(study.task)
         task = task.with_columns([m.column for m in study.metrics]) if study.metrics else task
@@ -50,8 +56,9 @@ def columns_of(described: Sequence[Mapping[str, Any]], study: Study) -> tuple[Co
     return tuple(Column(**each) for each in described)
 
 
-# --- Types of a head, as far as a report reads it; those of its records are in experiments/store/results.py
-# A bundle from elsewhere may contain anything. Fields that are not named here are allowed and not checked.
+# --- Types of the fields of a head that reports read
+# A bundle of unknown origin may contain anything. Other fields are allowed and not checked. The types of records are in
+# experiments/store/results.py.
 
 
 Identity = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
@@ -108,7 +115,7 @@ class _Plan(_Record, total=False):
     paper_keys: Required[list[Word]]
     rows: Required[Annotated[list[_Row], Field(min_length=1)]]
     runs: Required[Annotated[list[_Run], Field(min_length=1)]]
-    members: Required[list[_Run]]  # of ensembles
+    members: Required[list[_Run]]  # members of ensembles, and parent runs
 
 
 class _File(_Record, total=False):
@@ -130,17 +137,20 @@ _HEAD: TypeAdapter[Any] = TypeAdapter(_Head)
 
 @dataclass(frozen=True)
 class Bundle:
-    """A bundle that was read and checked; its files lie in `store`."""
+    """A bundle that was read and checked. `store` contains its files."""
 
     plan: Plan
     columns: tuple[Column, ...]
-    asked: tuple[str, ...]  # the words that select the table
+    asked: tuple[str, ...]  # command-line arguments that select the table
     store: Store
     checked: Checked
 
 
 def read_bundle(path: Path, folder: Path) -> Bundle:
-    """Unpack into `folder`, which must be empty, and check. Raises UserError for damage and for other files."""
+    """Unpack a bundle into `folder`, which must be empty, and check it.
+
+    Raises UserError for a damaged bundle and for a file that is not a bundle.
+    """
     if path.exists() and not (path.is_file() or path.is_dir()):  # reading a pipe would block
         raise UserError(f"{path} is not a regular file.")
     try:
@@ -155,25 +165,25 @@ def read_bundle(path: Path, folder: Path) -> Bundle:
 
 
 class NoBundleError(UserError):
-    """A file that is no bundle, or a damaged one: the reason."""
+    """Raised for a file that is not a bundle, or is damaged. The message is the reason."""
 
 
 def read_stream(file: IO[bytes], folder: Path, *, weights: bool = True) -> Bundle:
-    """Unpack an open file into `folder`, which must be empty, and check. Raises UserError with the reason.
+    """Unpack an open file into `folder`, which must be empty, and check it. Raises UserError with the reason.
 
-    weights: False to check the files of the trainers' folders `final` without writing them.
+    weights: if False, the files of the trainers' folders `final` are checked but not written.
     """
     try:
         return _read(Packed(file), folder, weights)
     except gzip.BadGzipFile as error:
         raise _refused(str(error)) from None
-    except ValidationError as error:  # of a pydantic type: the first error is enough
+    except ValidationError as error:  # raised by pydantic; the first error is enough
         first = error.errors(include_url=False, include_input=False)[0]
         raise _refused(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
     except (tarfile.TarError, zlib.error, EOFError, ValueError) as error:
         raise _refused(str(error)) from None
     except (LookupError, TypeError, AttributeError, ArithmeticError, RecursionError, MemoryError) as error:
-        raise _refused(f"{type(error).__name__}: {error}") from None  # something in it has another type
+        raise _refused(f"{type(error).__name__}: {error}") from None  # a value has an unexpected type
 
 
 def _refused(reason: str) -> NoBundleError:
@@ -196,9 +206,9 @@ def _read(packed: Packed, folder: Path, weights: bool) -> Bundle:
 
 
 def _only_the_plans(manifest: Mapping[str, Any], plan: Plan) -> None:
-    """Raises ValueError for files of runs that the plan does not name, because they would be imported unchecked."""
+    """Raise ValueError for files of runs that are not in the plan, because they would be imported unchecked."""
     evaluations: dict[str, set[str]] = {}
-    for run in plan.trainings:  # two rows may share a training
+    for run in plan.trainings:  # several rows may share a training
         evaluations.setdefault(run.run_id, set()).update(run.eval_ids)
     attempts: dict[str, str] = {}
     for name in manifest:

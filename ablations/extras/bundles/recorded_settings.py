@@ -1,6 +1,6 @@
-"""The settings of runs without the code of their task: a configuration type made from a plan's description.
+"""Read the settings of runs without the code of their task: build a configuration type from a description in the plan.
 
-Only built-in tasks are loaded by a name from a file; a user's module named there is not.
+Only built-in tasks are loaded by name. A user's module that a bundle names is never imported.
 """
 
 import re
@@ -19,7 +19,10 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,99}")
 
 
 def describe(config_type: type[TaskConfig]) -> dict[str, Any]:
-    """Defaults and roles, for `recorded_type`. changes: settings that are recorded only where a row sets them."""
+    """Return a description of a configuration type for `recorded_type`: defaults, network changes and roles.
+
+    Network changes are recorded only in rows that set them.
+    """
     roles = config_type.setting_roles
     return {
         "defaults": config_type().model_dump(mode="json"),
@@ -29,11 +32,11 @@ def describe(config_type: type[TaskConfig]) -> dict[str, Any]:
 
 
 class _RecordedSettings(Changeable, TaskConfig):
-    """The settings of a run by a plan's description."""
+    """Settings of a run, read by the description in a plan."""
 
 
 class _RecordedChange(NetworkChange):
-    """A change of networks that a plan's description names. It is not applied by a reader of the plan."""
+    """A network change that the description in a plan names. Readers of the plan never apply it."""
 
     kind = Any
 
@@ -45,7 +48,7 @@ class _RecordedChange(NetworkChange):
 
 
 def recorded_type(task: str, described: Mapping[str, Any]) -> type[TaskConfig]:
-    """The configuration type of a task by name: the task's own if that is built in, else as described.
+    """Return the configuration type of a built-in task, or build one from the description for any other task.
 
     Raises ValueError, KeyError or TypeError for an invalid description.
     """

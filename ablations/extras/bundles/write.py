@@ -1,7 +1,7 @@
-"""A finished table in one archive: the plan, its runs' configurations, events, results and translations.
+"""Write a finished table to one archive: the plan, and the configurations, events, results and outputs of its runs.
 
-A reader prints the same bytes, repeats the tests and explains every cell without corpus, study file or GPU. The same
-table gives the same archive. Host names and absolute paths are left out unless requested
+A reader can print the same table, repeat the significance tests and explain every cell without corpus, study file or
+GPU. The same table gives the same archive. Host names and absolute paths are left out unless the user asks for them
 (experiments/exchange/redaction.py).
 """
 
@@ -39,10 +39,10 @@ def write_bundle(
     redaction: Redaction,
     weights: bool = False,
 ) -> int:
-    """Write the archive whole or not at all; returns the number of files.
+    """Write the archive completely or not at all. Return the number of files.
 
-    It gets its name once it was read back. Raises UserError for an unfinished table, for a store with links that lead
-    out of it, and for what no reader would accept.
+    The archive gets its final name after it has been read back. Raises UserError for an unfinished table, for links in
+    the store that lead out of it, and for content that a reader would refuse.
     """
     unfinished = [run.name for run in plan.trainings if run.state not in ("finished", "stale")]
     if unfinished:
@@ -73,7 +73,7 @@ def write_bundle(
             files[ledger.FILE].write_bytes(ledger.shared(store, plan.study.name, redaction.without_fields))
         head = _head(plan, store, columns, asked, redaction)
         head |= {"files": {n: describe_file(p) for n, p in files.items()}}
-        # the keys are not sorted: their order is that of the table's columns
+        # Keys are not sorted, because their order is the order of the table's columns.
         text = json.dumps(with_checksum(head), indent=1, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
         with explain_os_errors(f"write {path}"), whole_file(path.absolute()) as file:
             pack(file, text, files)
@@ -99,14 +99,14 @@ def _head(
 ) -> dict[str, Any]:
     shown = plan_to_json(plan)
     shared = redaction.value(shown)
-    if not redaction.texts and plan.study.code_tree:  # a reviewer's rows have their numbers and the words of the author
+    if not redaction.texts and plan.study.code_tree:  # anonymous: rows keep only numbers and the author's texts
         written = (plan.study.code_note, plan.study.trees_note)
         shared["notes"] = [note for note in shared["notes"] if note not in written]
         shared["study"] |= {"code_note": "", "trees_note": ""}
         for row in shared["study"]["variation"]:
             row |= {"diff": "", "commit": "", "commits": ""}
             row["label"] = re.sub("^commit .*", "another commit", row["label"])
-    # run_ids that depend on a path or a name that is left out cannot be computed by a reader
+    # A reader cannot compute run_ids that depend on a path or a name that is left out.
     renamed = any(redaction.names_run(run.config, run.spec.trainer) for run in plan.trainings)
     return {
         "bundle": VERSION,
@@ -119,19 +119,22 @@ def _head(
     }
 
 
-# --- Search an anonymous bundle for names of this machine, of its user, and of their folders
+# --- Search an anonymous bundle for the names of this machine, its user and their folders
 
 
 _RECORDS = (".json", ".jsonl")
 
 
 def traces(path: Path, store: Path) -> Iterator[str]:
-    """One sentence per file and word: the study's own texts and its trainer's files may contain some."""
+    """Yield one sentence for each file and each name that it contains.
+
+    Texts of the study and files of the trainer may contain such names.
+    """
     places = {str(form) for place in (store, Path.cwd(), Path.home()) for form in (place, place.resolve())}
     paths = [_alone(place) for place in sorted(places) if place.count("/") > 1 or place == str(Path.home())]
     names = [_alone(name) for name in _names()]
     for name, text in _contents(path):
-        # names only in records: a model's output may contain one by chance
+        # Names are searched only in records, because a model's output may contain one by chance.
         for pattern in [*paths, *(names if name.endswith(_RECORDS) else [])]:
             found = pattern.search(text)
             if found:
@@ -139,7 +142,7 @@ def traces(path: Path, store: Path) -> Iterator[str]:
 
 
 def _contents(path: Path) -> Iterator[tuple[str, bytes]]:
-    """Each file of an archive of our own."""
+    """Yield the name and content of each file of an archive that this program wrote."""
     with tarfile.open(path) as archive:
         for entry in archive:
             content = archive.extractfile(entry)
