@@ -1,18 +1,27 @@
-"""Parameters of tests of which a part belongs to the slow tests, and most of the rest to the nightly ones."""
+"""Parameters of tests, most of which are tested in the slow or the nightly tier only."""
 
 from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
-OF_THE_REST = 5  # one of so many is slow, the others run at night
-OF_SEEDS = 25  # of values that differ in nothing but what is drawn
+OF_THE_REST = 12  # one value in 12 is slow, the others are nightly
+OF_SEEDS = 25  # the same for values that are seeds
+
+
+def mostly_nightly(values: Iterable[Any], first: int) -> list[Any]:
+    """Return the values as parameters, all but the first `first` of them marked as nightly.
+
+    A tuple has several parameters.
+    """
+    sets = [value if isinstance(value, tuple) else (value,) for value in values]
+    return [pytest.param(*one, marks=[pytest.mark.nightly] if at >= first else []) for at, one in enumerate(sets)]
 
 
 def mostly_slow(values: Iterable[Any], quick: int, of_the_rest: int = OF_THE_REST) -> list[Any]:
-    """The first `quick` values are tested always, one in `of_the_rest` others by the slow tests, the rest at night.
+    """Return the values as parameters, the first `quick` of them without a mark.
 
-    A tuple has several parameters.
+    One in `of_the_rest` of the others is slow, the rest are nightly. A tuple has several parameters.
     """
     sets = [value if isinstance(value, tuple) else (value,) for value in values]
     tiers = ([], [pytest.mark.slow], [pytest.mark.nightly])

@@ -184,6 +184,7 @@ def test_a_parent_run_without_the_checkpoint_is_trained_again_and_says_so(cli: C
     assert {row: weights(store, run["run_id"]) for row, run in rows(cli, after, store).items()} == whole
 
 
+@pytest.mark.nightly
 def test_a_branch_of_a_failed_parent_run_waits_and_says_why(cli: Cli, tmp_path: Path) -> None:
     study = write(
         tmp_path, study_of(30).replace('schedule = "constant"', 'schedule = "constant", learning_rate = 1e30')

@@ -16,6 +16,7 @@ SMALL = (
 MEASURED = ("start_entropy_encoder", "start_entropy_decoder", "start_entropy_cross", "start_gradient_norm")
 
 
+@pytest.mark.nightly
 def test_the_table_shows_entropies_and_gradient_norms(cli: Cli, tmp_path: Path) -> None:
     sets = [word for setting in SMALL for word in ("--set", setting)]
     chosen = ("attention", "--profile", "demo", "--rows", "base,dot-dk64", "--store", tmp_path, *sets)

@@ -179,6 +179,7 @@ def test_figures_are_files_of_the_same_bytes(cli: Cli, tiny: Path, store: Path, 
         assert one == two and len(one) > 1000, name
 
 
+@pytest.mark.nightly
 def test_tables_while_the_store_is_written(cli: Cli, tiny: Path, finished: Path, tmp_path: Path) -> None:
     """Reports during a training: a cell has its number or none, never a wrong one or an error."""
     store, options = tmp_path / "store", ["--seeds", "2", "--json"]

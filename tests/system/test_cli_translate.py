@@ -59,6 +59,7 @@ def test_rows_of_decoding_share_one_training_and_fill_a_table(cli: Cli, store: t
     assert len(table) == 4
 
 
+@pytest.mark.nightly
 def test_a_row_translates_as_it_decodes_though_another_row_trained(cli: Cli, store: tuple[Path, Path]) -> None:
     runs, study = store
     (run,) = (runs / "runs").iterdir()

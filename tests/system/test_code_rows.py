@@ -15,6 +15,7 @@ from ablations.service.enqueue import enqueue, prepare, wanted
 from ablations.service.selected import Selectors, choose
 from experiments.store.trees import remove_unused
 from experiments.tasks.own.run_code import imported_files
+from tests.slow import mostly_nightly
 
 from .conftest import Cli, as_json, command, environment
 
@@ -306,15 +307,18 @@ def test_code_of_the_working_copy_is_not_tested_in_the_name_of_a_row(cli: Cli, m
 
 @pytest.mark.parametrize(
     ("words", "said"),
-    [
-        ("{python} train.py", ""),
-        ("PYTHONPATH=src {python} train.py", ""),
-        ("sh -c 'PYTHONPATH=src:$PYTHONPATH; export PYTHONPATH; {python} train.py'", ""),
-        ('awk \'BEGIN {{ print "{{\\"acc\\": 4}}" }}\'', ""),
-        ("{python} -S train.py", "not known whose code trained"),
-        ("{python} -E train.py", "not known whose code trained"),
-        ("env -i ./start.sh {python}", "not known whose code trained"),
-    ],
+    mostly_nightly(
+        [
+            ("PYTHONPATH=src {python} train.py", ""),
+            ('awk \'BEGIN {{ print "{{\\"acc\\": 4}}" }}\'', ""),
+            ("env -i ./start.sh {python}", "not known whose code trained"),
+            ("{python} train.py", ""),
+            ("sh -c 'PYTHONPATH=src:$PYTHONPATH; export PYTHONPATH; {python} train.py'", ""),
+            ("{python} -S train.py", "not known whose code trained"),
+            ("{python} -E train.py", "not known whose code trained"),
+        ],
+        3,
+    ),
 )
 def test_a_row_whose_python_reported_nothing_fails(cli: Cli, mine: Path, words: str, said: str) -> None:
     (mine / "train.py").write_text("import net, sys\nprint('{\"acc\": 4}')\n")
@@ -335,7 +339,7 @@ def test_a_row_whose_python_reported_nothing_fails(cli: Cli, mine: Path, words: 
         assert imported_files(attempt) is None
 
 
-@pytest.mark.parametrize("kind", ["command", "function"])
+@pytest.mark.parametrize("kind", ["command", pytest.param("function", marks=pytest.mark.nightly)])
 @pytest.mark.parametrize(
     ("act", "said"),
     [

@@ -67,6 +67,7 @@ def test_padded_shapes_and_graphs_change_no_number(tmp_path: Path, monkeypatch: 
     assert facts["target_tokens"] == plain["target_tokens"]
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.extra("language_models")
 def test_a_compiled_language_model_has_the_same_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,6 +45,7 @@ def events(store: Path, run_id: str) -> list[dict[str, object]]:
     return [event for folder in folders for event in read_events(folder)]
 
 
+@pytest.mark.nightly
 def test_killed_and_run_again_it_equals_an_undisturbed_one(cli: Cli, study: Path, tmp_path: Path) -> None:
     disturbed, undisturbed = tmp_path / "disturbed", tmp_path / "undisturbed"
     planned = as_json(cli("plan", study, "--store", disturbed, "--json"))

@@ -17,6 +17,7 @@ FOLDER = Path(__file__).parents[2] / "examples" / "personality"
 STUDY, SIXTEEN = FOLDER / "personality.toml", FOLDER / "sixteen.toml"
 
 
+@pytest.mark.nightly
 def test_the_example_runs_from_elsewhere_and_shows_cases(cli: Cli, tmp_path: Path) -> None:
     options = ["--profile", "short", "--store", tmp_path / "store", "--rows", "Simple-LSTM,Fa-whl-BLSTM"]
     rows = as_json(cli("run", STUDY, *options, "--seeds", "1", "--devices", "cpu:2", "--json", cwd=tmp_path))
@@ -36,6 +37,7 @@ def test_the_example_runs_from_elsewhere_and_shows_cases(cli: Cli, tmp_path: Pat
     )
 
 
+@pytest.mark.nightly
 def test_sixteen_types_stand_beside_the_cited_numbers(cli: Cli, tmp_path: Path) -> None:
     options = ["--profile", "short", "--store", tmp_path / "store", "--seeds", "1", "--devices", "cpu:2", "--json"]
     rows = {row["row"]: row for row in as_json(cli("run", SIXTEEN, *options, cwd=tmp_path))}

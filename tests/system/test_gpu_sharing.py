@@ -52,6 +52,7 @@ def lives(store, numbers):
     return [(one["started"], one["ended"], one["slot"]) for one in history]
 
 
+@pytest.mark.nightly
 def test_a_coordinator_grows_from_one_to_four_at_once_and_stops(store, one_gpu, tmp_path):
     """Twice as many runs give 1.8 × and 1.78 × the throughput, but eight give what four gave."""
     folder = tmp_path / "gpu"

@@ -11,7 +11,7 @@ import pytest
 
 from ablations.planning.declare_table import table_spec
 from ablations.planning.plan import Plan, PlannedRun, plan_study
-from ablations.service.selected import task_of
+from ablations.service.selected import task_of_study
 from ablations.study.selectors import selection
 from ablations.study.study import load_study
 from ablations.study.study_file import builtin_studies
@@ -96,7 +96,7 @@ class Published(Store):
 def planned(name: str, profile: str | None = None, seeds: int | None = 3) -> Table:
     """A built-in study's table as a finished run of it prints it."""
     study = load_study(name)
-    task = task_of(study)
+    task = task_of_study(study)
     chosen = selection(profile or study.default_profile, None, seeds=seeds)
     plan = plan_study(study, chosen, task, Path("nowhere"), lambda *_: RunState("finished"))
     return build_table(table_spec(plan, task.columns), Published(plan))

@@ -81,6 +81,7 @@ def test_a_followed_log_shows_the_curve_and_json_all_of_it(cli: Cli, tiny: Path,
     assert followed.count("step 400  ") == 1, "each point once"
 
 
+@pytest.mark.nightly
 def test_a_drained_table_is_not_done(cli: Cli, long: Path, tmp_path: Path) -> None:
     """Exit code 0 says that all rows are done; after `work --drain` some are not, and the same command trains them."""
     store = tmp_path / "store"

@@ -138,6 +138,7 @@ def test_cancelled_runs_end_after_a_checkpoint_and_those_that_wait_at_once(store
     wait_for(lambda: not living(), 30)
 
 
+@pytest.mark.nightly
 def test_a_drained_coordinator_lets_runs_finish_and_ends_its_workers(store):
     enqueue(store, *(make(n, steps=30, step_s=0.1) for n in range(4)))
     working, found = in_thread(store, workers=1)

@@ -39,10 +39,11 @@ DEEP = [
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's /proc")
+@pytest.mark.nightly
 # The system's malloc reserves 64 MB of addresses for each thread that allocates.
 @pytest.mark.parametrize(
     ("allocating", "room_mb"),
-    [("as the system does", 400), pytest.param("by tcmalloc", 260, marks=pytest.mark.nightly)],
+    [("as the system does", 400), ("by tcmalloc", 260)],
 )
 def test_a_run_out_of_memory_goes_on_with_smaller_micro_batches_of_the_same_batch(
     cli: Cli, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, allocating: str, room_mb: int

@@ -47,6 +47,7 @@ def test_the_switch_takes_effect_in_torch() -> None:
     assert done.stdout.split() == ["AVX2", "False", "False"]
 
 
+@pytest.mark.nightly
 def test_a_study_for_a_gpu_is_tried_and_trained_with_a_warning(cli: Cli, tmp_path: Path) -> None:
     study, store = tmp_path / "narrow.toml", tmp_path / "store"
     study.write_text(STUDY)

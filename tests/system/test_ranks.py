@@ -104,9 +104,8 @@ OTHERS = {"optimizer": "muon", "schedule": "plateau", "learning_rate": 0.5, "eva
 
 
 # at night with Adam, too: with it the ranks of a branch go on below, byte for byte
-@pytest.mark.parametrize(
-    "choices", [pytest.param({}, id="adam", marks=pytest.mark.nightly), pytest.param(OTHERS, id="muon")]
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize("choices", [pytest.param({}, id="adam"), pytest.param(OTHERS, id="muon")])
 def test_three_ranks_killed_and_resumed_equal_three_undisturbed(store: Store, choices: dict[str, Any]) -> None:
     changes = {"training": {**SETTINGS["training"], **choices}}
     straight, broken, resumed = (f"{word}{len(choices)}" for word in ("straight", "killed", "resumed"))
@@ -172,6 +171,7 @@ time.sleep(240)  # as in a call that rank 1 would have to answer
     assert failed["message"].startswith("Rank 1: There is no task 'nonsense'")
 
 
+@pytest.mark.nightly
 def test_a_stop_reaches_all_ranks(store: Store) -> None:
     long = {"training": {**SETTINGS["training"], "train_steps": 1_000_000, "checkpoint_steps": 1_000_000}}
     process = _start(store, "stopped", 2, **long)

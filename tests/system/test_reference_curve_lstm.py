@@ -11,7 +11,7 @@ from experiments.training import curve
 from model.config import ModelConfig
 from model.protocol import Network
 from tests.plain_loop import LONGEST, our_losses, plain_losses
-from tests.slow import mostly_slow
+from tests.slow import mostly_nightly
 
 SIZES = ModelConfig(
     d_model=16, num_heads=1, d_k=16, d_v=16, dropout=0.0, positions="none", norm="none", compatibility="additive",
@@ -73,7 +73,7 @@ class Plain(nn.Module):
         return self.embedding(pieces) * SIZES.d_model**0.5
 
 
-@pytest.mark.parametrize("steps", mostly_slow([20, 300], 1))
+@pytest.mark.parametrize("steps", mostly_nightly([20, 300], 1))
 def test_the_curve_is_a_plain_loops(steps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(curve, "EVERY_STEPS", 1)
     ours = our_losses(SIZES, steps, torch.float64, tmp_path)

@@ -41,6 +41,7 @@ def states(cli: Cli, study: Path, store: Path) -> list[tuple[str, bool]]:
     return [(run["state"], run["trained_again"]) for run in as_json(cli("plan", study, "--store", store, "--json"))]
 
 
+@pytest.mark.nightly
 def test_a_finished_run_that_kept_too_little_is_trained_again_beside(
     cli: Cli, tiny: Path, finished: Path, averages: Path, tmp_path: Path
 ) -> None:

@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.slow import mostly_nightly
+
 from .conftest import Cli, as_json
 
 PAIR = {"train.en": "a small house\n", "train.de": "ein kleines Haus\n", "dev.en": "a house\n", "dev.de": "ein Haus\n"}
@@ -18,11 +20,17 @@ def corpus(folder: Path, **files: str) -> Path:
 
 @pytest.mark.parametrize(
     ("files", "precision"),
-    [
-        ({}, "fp32"),
-        ({}, "auto"),  # bf16 where there is one: few padded shapes, fitted to one pair
-        ({"train_en": "a small house\n\n", "train_de": "ein kleines Haus\n\n", "dev_en": "\n", "dev_de": "\n"}, "fp32"),
-    ],
+    mostly_nightly(
+        [
+            ({}, "fp32"),
+            ({}, "auto"),  # bf16 where there is one: few padded shapes, fitted to one pair
+            (
+                {"train_en": "a small house\n\n", "train_de": "ein kleines Haus\n\n", "dev_en": "\n", "dev_de": "\n"},
+                "fp32",
+            ),
+        ],
+        1,
+    ),
     ids=["one pair", "one pair, few shapes", "an empty pair beside it, an empty dev"],
 )
 def test_one_pair_trains(cli: Cli, tiny: Path, tmp_path: Path, files: dict[str, str], precision: str) -> None:

@@ -69,6 +69,7 @@ def test_smoke_needs_a_setting_for_steps(cli: Cli, tmp_path: Path) -> None:
     assert "does not name the setting of its training steps" in done.stderr and "Traceback" not in done.stderr
 
 
+@pytest.mark.nightly
 def test_noise_trains_seeds_of_base_and_says_what_they_can_show(cli: Cli, tiny: Path, tmp_path: Path) -> None:
     store = tmp_path / "store"
     words = ["--store", store, "--devices", "cpu:2x1"]

@@ -103,6 +103,7 @@ def named(store: Path) -> dict[str, float]:
     return found
 
 
+@pytest.mark.nightly
 def test_rows_that_share_a_training_are_found_by_name_with_their_own_scores(cli: Cli, tmp_path: Path) -> None:
     """Also of a second study, all of whose runs are there; and where MLflow was lost."""
     store, expected = tmp_path / "store", dict[str, float]()

@@ -29,6 +29,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield address
 
 
+@pytest.mark.nightly
 def test_the_table_and_its_runs_go_to_a_server(
     cli: Cli, tiny: Path, finished: Path, server: str, tmp_path: Path
 ) -> None:

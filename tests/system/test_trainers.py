@@ -69,7 +69,8 @@ def process_of(coordinator: int, victim: str) -> psutil.Process:
     return parents[-1] if victim == "torchrun" else ranks[-1]
 
 
-@pytest.mark.parametrize("victim", ["torchrun", pytest.param("a rank", marks=pytest.mark.nightly)])
+@pytest.mark.nightly
+@pytest.mark.parametrize("victim", ["torchrun", "a rank"])
 def test_a_kill_below_torchrun_costs_only_the_steps_since_the_checkpoint(victim: str, tmp_path: Path) -> None:
     """The parent was killed, so the run resumes by itself; a rank's end is torchrun's failure, which the user reads."""
     folder, store = tmp_path / "study", tmp_path / "store"

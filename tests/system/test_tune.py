@@ -124,6 +124,7 @@ def test_asked_again_it_only_prints(cli: Cli, tuned: Path) -> None:
     assert trials(tuned / "store") == before and trained(tuned / "store") == work
 
 
+@pytest.mark.nightly
 def test_a_larger_budget_goes_on(cli: Cli, tuned: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(tuned, copy)
@@ -133,6 +134,7 @@ def test_a_larger_budget_goes_on(cli: Cli, tuned: Path, tmp_path: Path) -> None:
     assert kept <= {json.dumps(trial, sort_keys=True) for trial in trials(copy / "store")}
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_killed_and_resumed_no_trial_is_lost_or_doubled(cli: Cli, tuned: Path, tmp_path: Path) -> None:
     """After kill -9 of the tuner and its children, twice, the trials equal those of an undisturbed tuning."""
@@ -173,6 +175,7 @@ def wait_for(condition, patience_s: float = 300.0) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_diverged_trial_counts_and_a_bug_stops_its_row(cli: Cli, tmp_path: Path) -> None:
     """NaN is a result of the settings; an exception is not, and the next call tries the trial again."""
@@ -224,6 +227,7 @@ def test_rows_of_the_transformer_tuned_killed_and_resumed(cli: Cli, tiny: Path, 
     assert "each row had 5 trials" in text and text.count("best of 5 trials") == 3
 
 
+@pytest.mark.nightly
 def test_a_row_is_tuned_with_its_own_settings_beside_a_group_of_the_same_name(cli: Cli, tmp_path: Path) -> None:
     """The group `wide` holds the row `narrow`: trials of the row `wide` are of its own settings."""
     other = STUDY.split("[[variation]]")[0].replace("trials = 8", "trials = 2").replace("seeds = 2", "seeds = 1")

@@ -50,8 +50,8 @@ def test_what_a_server_has_started_ends_with_the_command(tmp_path: Path, number:
     assert not alive
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("number", [pytest.param(signal.SIGKILL, marks=pytest.mark.nightly), signal.SIGTERM])
+@pytest.mark.nightly
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_nothing_of_mlflow_is_left(tmp_path: Path, number: signal.Signals) -> None:
     store, port = Store.open(tmp_path / "store"), free_port()
     Tracker(store)

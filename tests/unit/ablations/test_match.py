@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from ablations.planning.match import WITHIN, nearest
 from ablations.planning.plan import Plan, plan_study
-from ablations.service.selected import task_of
+from ablations.service.selected import task_of_study
 from ablations.study.selectors import selection
 from ablations.study.study import Study, load_study
 from experiments.run_state import RunState
@@ -23,7 +23,7 @@ BASE = '[[variation]]\nkey = "base"\n'
 
 def plan_of(study: Study, **options: object) -> Plan:
     chosen = selection(**options)  # type: ignore[arg-type]
-    return plan_study(study, chosen, task_of(study), Path("unused"), lambda *_: RunState("missing"))
+    return plan_study(study, chosen, task_of_study(study), Path("unused"), lambda *_: RunState("missing"))
 
 
 def run_of(plan: Plan, row: str):

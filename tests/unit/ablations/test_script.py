@@ -8,7 +8,7 @@ import yaml
 from ablations.cli import describe
 from ablations.cli.describe import new
 from ablations.service.script import WrittenStudy, study_of
-from ablations.service.selected import task_of
+from ablations.service.selected import task_of_study
 from ablations.study.study import Study, load_study
 from experiments.dotted import flatten, nested
 from experiments.errors import UserError
@@ -75,7 +75,7 @@ def written(tmp_path, given: str) -> Study:
     """The study, which its task accepts."""
     (tmp_path / "mine.toml").write_text(study_of("mine", given, tmp_path).text)
     study = load_study(str(tmp_path / "mine.toml"))
-    task_of(study)
+    task_of_study(study)
     return study
 
 
@@ -236,7 +236,7 @@ def test_a_configuration_file_keeps_whatever_no_setting_names(tmp_path):
     assert study.command == "python train.py --config={settings.yaml:conf.yaml}" and "conf.yaml" in study.links
     base = {"lr": 0.1, "milestones": [], "model.width": 8, "rate": "1e-4"}
     assert dict(flatten(study.base)) == base and study.seeds == 2
-    task, original = task_of(study), yaml.safe_load(CONFIG)
+    task, original = task_of_study(study), yaml.safe_load(CONFIG)
 
     def given(**changed):
         config = task.config_type.model_validate(nested({**base, **changed}))

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from ablations.service.script import study_of
-from ablations.service.selected import task_of
+from ablations.service.selected import task_of_study
 from ablations.study.study import Study, load_study
 from experiments.dotted import flatten
 from experiments.errors import UserError
@@ -312,7 +312,7 @@ def written(tmp_path, case: Case) -> tuple[Study, str]:
     text = study_of("mine", case.given, tmp_path).text
     (tmp_path / "mine.toml").write_text(text)
     study = load_study(str(tmp_path / "mine.toml"))
-    task_of(study)
+    task_of_study(study)
     return study, text
 
 

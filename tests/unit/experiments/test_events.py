@@ -225,6 +225,7 @@ def test_a_line_without_an_end_is_one_damaged_line_and_is_not_held_in_memory(tmp
     assert tail.damaged == 1
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_million_lines_are_read_in_bounded_memory(tmp_path):
     store = Store.open(tmp_path / "store")

@@ -23,6 +23,7 @@ from experiments.tracking.rebuild import lacking, rebuild, recognise, write_lack
 from experiments.tracking.record import RECORD, content
 from experiments.tracking.written import file_of, note, written
 from tests.in_mlflow import content_of
+from tests.slow import mostly_nightly
 
 pytestmark = pytest.mark.slow  # importing MLflow and making its tables takes seconds
 
@@ -137,7 +138,7 @@ class Killed(BaseException):
     """The end of the process, before or after one of its calls."""
 
 
-@pytest.mark.parametrize("killed", [False, True])
+@pytest.mark.parametrize("killed", mostly_nightly([True, False], 1))
 def test_whatever_write_fails_nothing_is_lost_or_doubled(tmp_path, killed):
     """Every call may fail before or after its write; sync is repeated until it succeeds, by the next process if any."""
     store, chance = Store.open(tmp_path / "store"), random.Random(5)
@@ -226,7 +227,7 @@ def test_no_call_is_larger_than_mlflow_allows(counts):
     assert len(calls) == max(-(-sum(counts) // 1000), -(-counts[1] // 100), -(-counts[2] // 100))
 
 
-@pytest.mark.parametrize("closing", [False, True])
+@pytest.mark.parametrize("closing", mostly_nightly([True, False], 1))
 def test_a_lock_on_the_database_loses_no_point(tmp_path, closing, caplog):
     store = Store.open(tmp_path / "store")
     events = begin(store, 1)

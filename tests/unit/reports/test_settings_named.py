@@ -8,7 +8,7 @@ from pydantic import BaseModel
 
 from ablations.planning.declare_table import table_spec
 from ablations.planning.plan import plan_study
-from ablations.service.selected import task_of
+from ablations.service.selected import task_of_study
 from ablations.study.selectors import Selection, selection
 from ablations.study.study import Study, load_study
 from ablations.study.study_file import builtin_studies
@@ -133,7 +133,7 @@ class Unmeasured(Inputless):
 def test_no_cell_shows_a_setting_that_its_row_does_not_read(name: str, others: bool, tmp_path: Path) -> None:
     """Check a study's first profile; at night the others."""
     study = load_study(name)
-    task = Unmeasured(task_of(study))
+    task = Unmeasured(task_of_study(study))
     for profile in list(study.profiles)[1:] if others else list(study.profiles)[:1]:
         plan = plan_study(study, selection(profile=profile), task, tmp_path, lambda *_: RunState("missing"))
         table = build_table(table_spec(plan, task.columns), FakeStore())

@@ -143,6 +143,7 @@ def test_a_changed_cell_is_seen(folder: Path, cli: Cli) -> None:
 # --- Runs that are left to a process of their own
 
 
+@pytest.mark.nightly
 def test_two_detached_starts_at_once_train_all(folder: Path) -> None:
     words = [sys.executable, "-m", "ablations", "run", "toy.toml", "--store", "store", "--devices", "cpu:1", "--detach"]
     rows = ("base", "slow", "fast")

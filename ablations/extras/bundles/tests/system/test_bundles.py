@@ -28,8 +28,8 @@ from reports.render.formats import RENDERERS, render
 from tests.small_tables import finish, write_study
 
 KINDS = (
-    "own",
     "command",
+    pytest.param("own", marks=pytest.mark.nightly),
     pytest.param("translation", marks=pytest.mark.slow),
 )
 FORMATS = list(RENDERERS)

@@ -17,6 +17,7 @@ from mlflow import MlflowClient
 from ablations.extras.imports.external import ExternalRun
 from ablations.extras.imports.mlflow_runs import read_mlflow
 from experiments.store.layout import Store
+from tests.slow import mostly_nightly
 from tests.system.conftest import TINY, Cli, command, environment
 
 OURS = """
@@ -336,6 +337,7 @@ def test_what_is_no_mlflow_is_refused_and_not_changed(tmp_path: Path, cli: Cli, 
     assert content is None or (tmp_path / "x.db").read_bytes() == content
 
 
+@pytest.mark.nightly
 def test_the_database_that_this_program_writes_is_read(mixed: Path, cli: Cli) -> None:
     """Its trainings; what it writes for the table's page is no run. Two stores of one study give one table."""
     study, store = mixed / "mixed.toml", mixed / "runs"
@@ -400,17 +402,21 @@ def test_a_database_of_an_older_mlflow_is_read_and_stays_as_it_is(
 
 @pytest.mark.parametrize(
     ("change", "said"),
-    [
-        ("UPDATE params SET value = x'fffe00'", "'opt' is neither text nor a number"),
-        ("UPDATE latest_metrics SET value = '<x>'", "'acc' is neither text nor a number"),
-        ("UPDATE params SET value = CAST(x'ff41' AS TEXT)", "Could not decode to UTF-8"),
-        ("ALTER TABLE latest_metrics RENAME COLUMN value TO valeur", "no such column"),
-        (
-            "WITH RECURSIVE n(i) AS (SELECT 10 UNION ALL SELECT i + 1 FROM n WHERE i < 600) INSERT INTO experiments "
-            "(experiment_id, name, lifecycle_stage, workspace) SELECT i, 'e' || i, 'active', 'default' FROM n",
-            "and 573 others",
-        ),
-    ],
+    mostly_nightly(
+        [
+            ("UPDATE params SET value = x'fffe00'", "'opt' is neither text nor a number"),
+            ("UPDATE latest_metrics SET value = '<x>'", "'acc' is neither text nor a number"),
+            ("UPDATE params SET value = CAST(x'ff41' AS TEXT)", "Could not decode to UTF-8"),
+            ("ALTER TABLE latest_metrics RENAME COLUMN value TO valeur", "no such column"),
+            (
+                "WITH RECURSIVE n(i) AS (SELECT 10 UNION ALL SELECT i + 1 FROM n WHERE i < 600) INSERT INTO "
+                "experiments (experiment_id, name, lifecycle_stage, workspace) "
+                "SELECT i, 'e' || i, 'active', 'default' FROM n",
+                "and 573 others",
+            ),
+        ],
+        1,
+    ),
 )
 def test_a_hostile_mlflow_is_refused_in_one_sentence(tmp_path: Path, cli: Cli, change: str, said: str) -> None:
     with closing(sqlite3.connect(their_mlflow(tmp_path))) as database, database:

@@ -55,6 +55,7 @@ def study(folder: Path) -> Path:
     return path
 
 
+@pytest.mark.nightly
 def test_rows_train_and_print_and_a_longer_context_is_no_other_training(cli: Cli, tmp_path: Path) -> None:
     path, store = study(tmp_path), tmp_path / "store"
     rows = {row["row"]: row for row in as_json(cli("run", path, "--store", store, "--devices", "cpu:1x2", "--json"))}

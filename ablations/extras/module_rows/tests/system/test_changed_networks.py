@@ -77,6 +77,7 @@ def test_a_gated_network_is_shrunk_and_a_class_is_made_by_its_run_alone(cli: Cli
     assert sizes in cli("report", *where, "--notes", "full").stdout
 
 
+@pytest.mark.nightly
 def test_plan_refuses_lines_with_which_the_network_computes_nothing(cli: Cli, tmp_path: Path) -> None:
     file = study(tmp_path, "1 -> torch.nn:Linear(5, 4)")
     said = cli("plan", file, "--store", tmp_path / "store", code=2, cwd=tmp_path).stderr
@@ -87,6 +88,7 @@ def test_plan_refuses_lines_with_which_the_network_computes_nothing(cli: Cli, tm
     assert "does not compute a batch: RuntimeError" in said and "Traceback" not in said
 
 
+@pytest.mark.nightly
 @pytest.mark.extra("agents")
 def test_a_built_in_study_calls_no_function(cli: Cli, tmp_path: Path) -> None:
     """Neither another package's class nor what is no class at all, neither on the command line nor for an agent."""
