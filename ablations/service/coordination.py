@@ -1,4 +1,4 @@
-"""Work on a store's queue: the options of a coordinator, MLflow and sinks, results of detached runs."""
+"""Start a coordinator on a store's queue, write the missing runs to MLflow, and collect results of detached runs."""
 
 import contextlib
 import math
@@ -37,7 +37,10 @@ from experiments.tracking.written import is_unknown
 
 @dataclass(frozen=True, kw_only=True)
 class WorkOptions:
-    """The options of `run` and `work`, as typed. The constructor checks all but the devices (UserError)."""
+    """The options of `run` and `work`, as typed.
+
+    The constructor raises UserError for invalid options. Devices are checked when `slots` is read.
+    """
 
     devices: str = "auto"
     hang_after: float = HANG_S / 60  # minutes
@@ -67,7 +70,7 @@ class WorkOptions:
 
     @cached_property
     def pool(self) -> WorkerPool | None:
-        """The node workers of a cluster; None where each run is a job. Raises UserError (see `Node.parse`)."""
+        """The node workers of a cluster; None if each run is a separate job. Raises UserError (see `Node.parse`)."""
         return WorkerPool(self.workers, Node.parse(self.devices)) if self.workers else None
 
     @cached_property
@@ -86,9 +89,10 @@ class WorkOptions:
         tracked: bool = True,
         only: Collection[str] | None = None,
     ) -> Summary:
-        """Work on the store's queue until `until`; `on_progress` is called about twice a second.
+        """Work on the store's queue until the state `until` is reached.
 
-        tracked: write the runs to MLflow. only: run_ids; other runs that wait now stay queued.
+        on_progress: called about twice a second. tracked: write the runs to MLflow and to sinks. only: the run_ids to
+        train; other runs that wait now stay queued.
         """
         slots = self.slots if until != "submitted" else self._for_all(store)
         return work(
@@ -123,7 +127,8 @@ class WorkOptions:
 def complete_mlflow(store: Store, say: Callable[[str], None]) -> None:
     """Write the finished runs that MLflow lacks.
 
-    Not beside a coordinator, which writes them itself; nor where one has just said why it could not.
+    Does nothing while a coordinator works, because it writes the runs itself. Also does nothing if a coordinator could
+    not write ended runs, because it has reported the reason.
     """
     try:
         if store.coordinator() or _untracked(store):
@@ -136,7 +141,7 @@ def complete_mlflow(store: Store, say: Callable[[str], None]) -> None:
     except UserError as error:
         say(str(error))
         return
-    with contextlib.suppress(UserError), store.coordinator_lock():  # somebody else began to work meanwhile
+    with contextlib.suppress(UserError), store.coordinator_lock():  # another command may hold the lock now
         if write_lacking(store) == len(before):
             added = [run_id for run_id, older in before.items() if not older]
             if added:
@@ -146,14 +151,17 @@ def complete_mlflow(store: Store, say: Callable[[str], None]) -> None:
 
 
 def _all_train_apart(store: Store) -> bool:
-    """Return whether there are runs, and none needs torch, whose import takes seconds before the first run starts."""
+    """Return whether there are queued runs and all of them train in a separate process.
+
+    Then this program need not import torch, which takes seconds.
+    """
     with Queue(store.queue_db) as queue:
         tasks = queue.tasks_wanted()
     return bool(tasks) and all(map(trains_apart, tasks))
 
 
 def track_ended(store: Store) -> None:
-    """Write to MLflow the ends of runs that a killed coordinator left out, unless another one works on the store."""
+    """Write ended runs to MLflow that a killed coordinator did not write, unless another coordinator works."""
     if not _untracked(store):
         return
     tracker = Background(lambda: Tracker(store))
@@ -165,13 +173,13 @@ def track_ended(store: Store) -> None:
 
 
 def _untracked(store: Store) -> bool:
-    """Return whether runs of the queue have ended without MLflow."""
+    """Return whether the queue has ended runs that were not written to MLflow."""
     with Queue(store.queue_db, create=False) as queue:
         return any(queue.untracked(state) for state in State if state.ended)
 
 
 def sink_of(store: Store, name: str) -> Background:
-    """A sink that follows the store's runs in a thread and a process of its own."""
+    """Return a sink that records the store's runs in a separate thread and process."""
     return Background(
         lambda: SinkProcess(store, name), patience_s=0, name=name, rebuild=f"ablations ui --rebuild {name}"
     )
@@ -185,15 +193,15 @@ def _pair(text: str) -> tuple[str, str]:
 
 
 def held(store: Store) -> list[str]:
-    """The reasons why queued runs are held, each once."""
+    """Return the reasons why queued runs are held, without repetitions."""
     with Queue(store.queue_db) as queue:
         return queue.held()
 
 
-# --- Results of runs that were left to a cluster (`work --detach`): most commands collect them first
+# --- Results of runs that continue on a cluster (`work --detach`), which most commands collect first
 
 
-DETACHED = "slurm"  # not Ray: only `work --engine ray --address …` knows the cluster's address
+DETACHED = "slurm"  # Ray is not supported, because only `work --engine ray --address …` knows the cluster's address
 
 
 def collect_detached(store: Store) -> None:
@@ -212,15 +220,18 @@ def collect_detached(store: Store) -> None:
         work(store, [], tracker=Background(lambda: Tracker(store)), until="settled", engine=engine)
 
 
-# --- `run --detach`: the runs are left to a coordinator that is a process of its own
+# --- `run --detach`: a background process trains the runs
 
 
-LOGS = "detached"  # a folder of the store
-TURN_S = 1.0
+LOGS = "detached"  # the folder in the store for logs of background processes
+TURN_S = 1.0  # seconds between two checks whether another coordinator works
 
 
 def hand_over(store: Store) -> tuple[int, Path]:
-    """Start this process's command again, in a session of its own that no caller ends; its process id and its log."""
+    """Start this command again in a background process. Return its process id and its log.
+
+    The process has a new session, so that it continues after its caller has ended.
+    """
     log = store.root / LOGS / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"
     with explain_os_errors(f"write to {log.parent}"):
         log.parent.mkdir(exist_ok=True)
@@ -234,7 +245,11 @@ def hand_over(store: Store) -> tuple[int, Path]:
 
 
 def in_turn(store: Store, run_ids: Collection[str], start: Callable[[], Summary]) -> Summary:
-    """Work on these runs once no other coordinator works on the store; meanwhile that one may train them too."""
+    """Work on these runs once no other coordinator works on the store.
+
+    The other coordinator may train these runs too. If it leaves none of them, or if the store is drained, return
+    without work.
+    """
     while True:
         if not store.coordinator():
             with contextlib.suppress(Occupied):
@@ -247,6 +262,3 @@ def in_turn(store: Store, run_ids: Collection[str], start: Callable[[], Summary]
         mine = [states.get(run_id) for run_id in run_ids]
         if drained or not {State.WAITING, State.RUNNING} & set(mine):
             return Summary(left=mine.count(State.WAITING))
-
-
-# --- A coordinator's progress in words, for the terminal, for logs and for scripts

@@ -12,17 +12,17 @@ NUMBERS = {"loss": "loss", "perplexity": "ppl", "dev_perplexity": "dev ppl"}
 
 
 def counted(counts: Mapping[State, int]) -> list[str]:
-    """ "2 waiting", "1 running" …, without states that no run is in."""
+    """Return the counts in words, such as "2 waiting" and "1 running", without states that no run has."""
     return [f"{counts[state]} {state.value}" for state in State if counts.get(state)]
 
 
 def summary(counts: Iterable[str], preparing: str, left_s: float | None, more: str = "") -> str:
-    """One line on the queue: its counts, what is prepared, the time left."""
+    """Return one line on the queue: its counts, the running preparation, the time left, and `more`."""
     return ", ".join(filter(None, [*counts, preparing, f"about {duration(left_s)} left" if left_s else "", more]))
 
 
 def lines(view: View) -> list[str]:
-    """A line per running attempt."""
+    """Return one line per running attempt."""
     return [
         " ".join(filter(None, [name(live), step(live), ", ".join(numbers(live)), f"on {live.slot.name}"]))
         for live in view.running
@@ -41,7 +41,10 @@ def step(live: RunningAttempt) -> str:
 
 
 def numbers(live: RunningAttempt) -> list[str]:
-    """The newest loss, perplexity and speed, or the first numbers that the user's trainer has logged; time left."""
+    """Return the newest loss, perplexity and speed in words, and the time left.
+
+    If a user's trainer logs neither loss nor perplexity, the first two numbers that it has logged are returned.
+    """
     values = live.progress.metrics
     if live.progress.doing != "training":
         return []

@@ -1,4 +1,4 @@
-"""Resolve a command line's selectors: a study with its task and plan in one store, or a file with a table."""
+"""Resolve the selectors of a command line to a study with its task, plan and store, or to a file with a table."""
 
 import shlex
 from collections.abc import Callable
@@ -28,7 +28,7 @@ from model.extensions import added, load
 # --- From selectors to a study, its task, its plan and its store
 
 
-Say = Callable[[str], None]  # prints a line for the user; services print nothing
+Say = Callable[[str], None]  # prints a line for the user; services print only through it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +39,7 @@ class StoreOptions:
     state_dir: Path | None = None
 
     def open(self, *, create: bool = False, missing: bool = False) -> Store:
-        """Open the store. `missing`: one that does not exist reads as empty. Raises UserError (see `Store.open`)."""
+        """Open the store. missing: treat a store that does not exist as empty. Raises UserError (see `Store.open`)."""
         if not (create or missing) and not (self.store / MARKER).is_file():
             what = "is not a store (it has no store.json)" if self.store.exists() else "does not exist"
             raise UserError(f"The store {self.store.absolute()} {what}. Name the store with --store.")
@@ -47,7 +47,7 @@ class StoreOptions:
 
     @property
     def where(self) -> str:
-        """The options that name the same store on another command line."""
+        """The options that select the same store on another command line."""
         return shlex.join(self.store_words)
 
     @property
@@ -67,13 +67,14 @@ class Selectors(StoreOptions):
     sets: list[str] | None = None
 
     def selection(self) -> Selection:
-        """The options parsed. Raises UserError."""
+        """Return the parsed options. Raises UserError for invalid options."""
         return selection(self.profile, self.corpus, self.rows, self.seeds, self.sets or ())
 
     def words(self, *, whole: bool = False) -> tuple[str, ...]:
-        """The words that select the same table, with the last part of the corpus's path.
+        """Return the command-line arguments that select the same table. The corpus is given without its folder.
 
-        whole: as they can be pasted here, with all of that path and with the store.
+        whole: include the folder of the corpus, and the store unless it is the default, so that the arguments can be
+        pasted in this working directory.
         """
         corpus = self.corpus if whole else self.corpus and Path(self.corpus).name
         options = {"--profile": self.profile, "--corpus": corpus, "--rows": self.rows}
@@ -89,35 +90,41 @@ class SelectedTable:
 
     study: Study
     store: Store
-    replan: Callable[[], Plan]  # with current states
+    replan: Callable[[], Plan]  # computes the plan with current states
     columns: tuple[Column, ...]
-    asked: tuple[str, ...] = ()  # words of a command line that selects this table, without folders
-    bundle: str = ""  # of a file that holds the table: how far its numbers were computed again
-    to_paste: str = ""  # the same words with folders and the store, quoted for a shell
+    asked: tuple[str, ...] = ()  # command-line arguments that select this table, without folders
+    bundle: str = ""  # for a bundle: which of its numbers were computed again
+    to_paste: str = ""  # the same arguments with folders and the store, quoted for a shell
 
     @property
     def store_options(self) -> StoreOptions:
-        """The store, to open it again."""
+        """The options that open the same store again."""
         return StoreOptions(store=self.store.root, state_dir=self.store.state_dir)
 
     @property
     def plan(self) -> Plan:
-        """The plan with current states; computed at each call."""
+        """The plan with current states. It is computed at each access."""
         return self.replan()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Selected(SelectedTable):
-    """A selected table with its task: it can be trained. A bundle never gives one, so no code that it names runs."""
+    """A selected table with its task, which can be trained.
+
+    A bundle is never opened as this class, so code that a bundle names never runs.
+    """
 
     task: Task
-    own_plan: Callable[[], Plan] | None = None  # with the study's own decoding; None: `plan` has that
+    own_plan: Callable[[], Plan] | None = None  # the plan with the study's decoding; None if `plan` has it
     devices_per_run: int = 1
     priority: int = 0
 
 
 def task_of_study(study: Study) -> Task:
-    """The study's task, with the columns, the facts of its trainer and (for a command) the settings of the study."""
+    """Return the study's task with the study's columns and trainer and, for a command, the study's settings.
+
+    Raises UserError for invalid settings, and for a metric that the task does not have.
+    """
     task = load_task(study.task, str(study.folder or ""), study.python)
     trainer = TrainerSpec(
         command=study.command,
@@ -139,9 +146,9 @@ def task_of_study(study: Study) -> Task:
 
 
 def choose(study_name: str, selectors: Selectors, many: bool = True, *, there: bool = False) -> Selected:
-    """Resolve the selectors. Never creates a store. Raises UserError.
+    """Return the table that a study and selectors select. Never creates a store. Raises UserError.
 
-    many: accept over 10,000 rows. Verbs that start work pass the user's --yes. there: the store must exist.
+    many: accept more than 10,000 rows; commands that start work pass the user's --yes. there: the store must exist.
     """
     chosen = selectors.selection()
     study = load_study(study_name, many)
@@ -172,15 +179,15 @@ def choose(study_name: str, selectors: Selectors, many: bool = True, *, there: b
 
 
 def _decoding(name: str) -> bool:
-    """Return whether a setting says how sets are decoded and scored, not which."""
+    """Return whether a setting controls how sets are decoded and scored. The choice of sets does not count."""
     return name.startswith("evaluation.") and name != "evaluation.sets"
 
 
 def plan_with_states(study: Study, selection: Selection, task: Task, store: Store) -> Plan:
-    """The plan of a study with the present states. Raises UserError as `plan_study` does.
+    """Return the plan of a study with current states. Raises UserError as `plan_study` does.
 
-    A finished member of an ensemble, or parent run of a branch, is missing if it kept too few checkpoints for what the
-    ensemble has to evaluate, or with which the branch has to begin.
+    A finished member of an ensemble gets the state missing if it kept too few checkpoints for the ensemble's
+    evaluations. So does a finished parent run that lacks the checkpoint with which a branch begins.
     """
     states, find = run_states(store, task), RunNames(store, _of_study(study, store)).find
     plan = plan_study(study, selection, task, store.root, states, find)
@@ -195,7 +202,10 @@ def plan_with_states(study: Study, selection: Selection, task: Task, store: Stor
 
 
 def _of_study(study: Study, store: Store) -> Callable[[str], bool]:
-    """Return whether a run was queued for the study, or for its tuning. Reads the queue when it is first asked."""
+    """Return a function that tests whether a run belongs to the study or to its tuning.
+
+    The function reads the queue at its first call.
+    """
     members = cache(lambda: Members(store))
     names = (study.name, trials_of(study.name))
     return lambda run_id: any(member.study in names for member in members().of(run_id))
@@ -211,13 +221,13 @@ class Queueing:
     yes: bool = False
 
     def choose(self, study: str, selectors: Selectors) -> Selected:
-        """`choose`, with these options. Raises UserError."""
+        """Call `choose` with these options. Raises UserError."""
         chosen = choose(study, selectors, many=self.yes)
         return replace(chosen, devices_per_run=self.devices_per_run, priority=self.priority)
 
 
 def choose_table(study_name: str, selectors: Selectors, say: Say) -> SelectedTable:
-    """Like `choose`, for verbs that only read: STUDY may also be a file that holds a table (`open_table`)."""
+    """Return the selected table, for commands that only read. STUDY may also be a file with a table (`open_table`)."""
     if not holds_table(study_name):
         return choose(study_name, selectors, there=True)
     selected = selectors.profile, selectors.corpus, selectors.rows, selectors.seeds
@@ -226,19 +236,19 @@ def choose_table(study_name: str, selectors: Selectors, say: Say) -> SelectedTab
     return open_table(Path(study_name), say)
 
 
-# --- Files that hold a finished table, in place of a study: the extension point `archives` (docs/extending.md)
+# --- Files with a finished table, in place of a study: the extension point `archives` (docs/extending.md)
 
 
-opened_archives: list[str] = []  # an error that nothing explains may come from their content
+opened_archives: list[str] = []  # their content may be the cause of an unexpected error
 
 
 def holds_table(name: str) -> bool:
-    """Return whether a word of the command line names a file that an extra opens as a table, by its ending."""
+    """Return whether an argument has the ending of a file that an extra opens as a table."""
     return name.endswith(tuple(added("archives")))
 
 
 def open_table(path: Path, say: Say) -> SelectedTable:
-    """Open a file that holds a table. Raises UserError for one that cannot be opened."""
+    """Open a file with a table. Raises UserError if it cannot be opened."""
     opener = next(place for ending, place in added("archives").items() if path.name.endswith(ending))
     table: SelectedTable = load(opener)(path, say)
     opened_archives.append(str(path))

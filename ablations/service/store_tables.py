@@ -1,8 +1,8 @@
-"""Tables of a store: a table is a study under a profile on a corpus, with one set of settings.
+"""List the tables of a store. A table is a study with a profile and a corpus, and one set of settings.
 
-Which table a run belongs to is recorded with the run. Whether it still is one of the study's shows the study itself, as
-far as it is found: a built-in one, or one that this user queued, in the folder where it was then.
-Runs that a changed study no longer contains are listed with what changed.
+Each run records the tables that it belongs to. The present study shows whether it still contains the run. Only built-in
+studies and studies in folders from which this user queued runs can be found. Runs that a changed study no longer
+contains are listed with the changed settings.
 """
 
 import re
@@ -42,7 +42,7 @@ RUNNING, COMPLETE = "running", "complete"
 
 
 class Name(NamedTuple):
-    """The name of a table, as its runs recorded it."""
+    """The name of a table, as recorded by its runs."""
 
     study: str
     profile: str
@@ -55,7 +55,7 @@ class HeldRun:
 
     run_id: str
     row: str
-    state: str  # finished, or the queue's, or missing
+    state: str  # see `_state`
 
     @property
     def done(self) -> bool:
@@ -64,21 +64,21 @@ class HeldRun:
 
 @dataclass(frozen=True)
 class StoreTable:
-    """A table that a store holds runs of."""
+    """A table with runs in a store."""
 
     name: Name
     runs: tuple[HeldRun, ...]
-    settings: Mapping[str, Any] = field(default_factory=dict)  # in which its runs differ from the study as it is now
-    gone: bool = False  # no longer in the study: a row of other data, or one that was removed
-    known: bool = True  # whether the study was found, so that `settings` and `gone` say something
-    changed: float | None = None  # Unix seconds
-    study: str = ""  # name or path; "" where the study is not found
-    unread: str = ""  # why the study is not known, if files of its name were found
-    selectors: Selectors | None = None  # that select it; None where no study has it
+    settings: Mapping[str, Any] = field(default_factory=dict)  # the runs' settings that the present study does not have
+    gone: bool = False  # True if the study has no such rows any more, or trains them on other data
+    known: bool = True  # whether the study was found; `settings` and `gone` are valid only then
+    changed: float | None = None  # time of the last change, in Unix seconds
+    study: str = ""  # name or path of the study; "" if it was not found
+    unread: str = ""  # why the study's files could not be used
+    selectors: Selectors | None = None  # selectors of this table; None if no study contains it
 
     @property
     def words(self) -> tuple[str, ...]:
-        """Words of a command line that select the table; none if no study has it."""
+        """The command-line arguments that select the table; empty if no study contains it."""
         return (self.study, *self.selectors.words(whole=True)) if self.selectors else ()
 
     @property
@@ -91,7 +91,7 @@ class StoreTable:
 
     @property
     def state(self) -> str:
-        """ "complete", "running", "3 of 6", "3 of 6, 1 failed"."""
+        """The state in words: "complete", "running", "3 of 6" or "3 of 6, 1 failed"."""
         counts = Counter(run.state for run in self.runs)
         if counts[RUNNING]:
             return RUNNING
@@ -102,7 +102,7 @@ class StoreTable:
 
 
 def store_tables(store_options: StoreOptions, study: str | None = None) -> list[StoreTable]:
-    """The tables of a store, the one that changed last first; of one study alone, if it is named."""
+    """Return the tables of a store, or only those of `study`. The table that changed last comes first."""
     store = store_options.open()
     members = Members(store)
     named: dict[Name, dict[str, str]] = {}
@@ -125,7 +125,7 @@ def _tables(
     runs: Mapping[str, str],
     paths: Mapping[str, list[str]],
 ) -> Iterator[StoreTable]:
-    """The table of a name, and one for each other set of settings with which it was run."""
+    """Yield the table of a name, and one more table for each other set of settings of its runs."""
     selectors, plan, path, unread = None, None, "", []
     if name.study in paths:
         corpora = (str(dict(flatten(config_of(store, run_id, forgiving=True))).get(CORPUS, "")) for run_id in runs)
@@ -138,12 +138,12 @@ def _tables(
             try:
                 plan = choose(path, here).plan
                 break
-            except UserError:  # another profile, a corpus that is gone, a mistake in the file
+            except UserError:  # an unknown profile, a removed corpus, or a mistake in the file
                 unread.append(f"{Path(path).name} cannot be used; see why with `ablations plan {path}`")
         if len(unread) > 1:
             unread.insert(0, f"{len(unread)} files are named {name.study}")
     planned = {run.run_id: run for run in plan.trainings} if plan else {}
-    of_rows = {run.row: run for run in reversed(planned.values())}  # the first of each
+    of_rows = {run.row: run for run in reversed(planned.values())}  # row → its first planned run
     groups: dict[tuple[bool, tuple[tuple[str, str], ...]], list[str]] = {}
     differences: dict[str, Mapping[str, Any]] = {}
     for run_id, row in runs.items():
@@ -164,7 +164,10 @@ def _tables(
 
 
 def _differences(store: Store, run_id: str, present: PlannedRun | None) -> Mapping[str, Any]:
-    """The settings in which a run differs from its row as it is planned now; {} where the row is gone, or its data."""
+    """Return the settings of a run that differ from those of its row in the present plan.
+
+    Returns {} if the row was removed, or if only the data differ.
+    """
     config = config_of(store, run_id, forgiving=True)
     if present is None or not config:
         return {}
@@ -175,7 +178,10 @@ def _differences(store: Store, run_id: str, present: PlannedRun | None) -> Mappi
 
 
 def _study_paths(store: Store, members: Members) -> dict[str, list[str]]:
-    """Study → its name, or the paths of all files that bear it, in the folders that this user queued from."""
+    """Return for each built-in study its name, and for other studies the paths of all files with the study's name.
+
+    Files are searched in the folders from which this user queued runs.
+    """
     found = {name: [name] for name in builtin_studies()}
     folders: dict[str, None] = {}
     with Queue(store.queue_db, create=False) as queue:
@@ -198,7 +204,7 @@ def _study_paths(store: Store, members: Members) -> dict[str, list[str]]:
 
 
 def _state(store: Store, members: Members, planned: Mapping[str, PlannedRun], run_id: str) -> str:
-    """The state that a plan has for a run; without a plan, the store's and the queue's."""
+    """Return the state of a run in the plan. For a run that is not planned, return its state in the queue or store."""
     queued = members.queued[run_id].state.value if run_id in members.queued else "missing"
     if run_id in planned:
         state = planned[run_id].state
@@ -222,23 +228,23 @@ def _times(store: Store, members: Members, run_id: str) -> Iterator[float]:
         yield from (time for time in (row.queued, row.started, row.ended) if time is not None)
 
 
-# --- Finished runs of a user's trainer that the study no longer contains, because a default or the command has changed
+# --- Finished runs of a user's trainer that the study no longer contains, because a default or the command changed
 
 
 @dataclass(frozen=True)
 class Orphan:
-    """A finished run of a row and a seed, whose settings are no longer those of the study."""
+    """A finished run whose settings differ from those that the present study has for the same row and seed."""
 
     run_id: str
-    planned: PlannedRun
-    was: Mapping[str, Any]  # the settings that it recorded, and the study has otherwise or no longer
-    now: Mapping[str, Any]  # the study's values of these, and of those that it did not record
-    trained: float  # Unix seconds
-    tree: str = ""  # of a run of version 0.1.0 whose row changes code: its tree
+    planned: PlannedRun  # the run of the present study
+    was: Mapping[str, Any]  # recorded settings that the study has changed or removed
+    now: Mapping[str, Any]  # the study's values of these settings, and settings that the study has added
+    trained: float  # time of the result, in Unix seconds
+    tree: str = ""  # code tree of the run if version 0.1.0 trained it and its row changes code
 
 
 def orphans(chosen: Selected, plan: Plan, runs: Iterable[PlannedRun]) -> list[Orphan]:
-    """For each of these runs that is not done, the finished one that is nearest to it."""
+    """Return for each unfinished run the finished run of the same row with the fewest differences, if there is one."""
     if chosen.task.config_type.setting_roles.frozen_defaults:
         return []
     members, meant = Members(chosen.store), {run.run_id for run in plan.trainings}
@@ -257,7 +263,10 @@ def orphans(chosen: Selected, plan: Plan, runs: Iterable[PlannedRun]) -> list[Or
 
 
 def _near(others: Iterable[KnownRun], run: PlannedRun, store: Store) -> Iterator[Orphan]:
-    """Runs of other settings; not those that differ in what their row changes: these were meant otherwise."""
+    """Yield the runs among `others` that differ from a planned run only in settings that its row does not change.
+
+    A run that differs in a setting of its row is a different experiment, not the same run with changed defaults.
+    """
     trainer = run.spec.trainer
     planned, usual = planned_settings(run.config, trainer), usual_settings(run.config, trainer)
     kind = kind_of(run.config.task, run.config.seed, run.spec.inputs)
@@ -278,7 +287,7 @@ def _near(others: Iterable[KnownRun], run: PlannedRun, store: Store) -> Iterator
 
 
 def say_orphans(found: Iterable[Orphan]) -> list[str]:
-    """Messages, one for each change: which default changed, and since when."""
+    """Return one message per change: which default or which part of the command changed, and since when."""
     by_change: dict[tuple[str, ...], list[Orphan]] = {}
     for orphan in found:
         names = dict.fromkeys([*orphan.was, *orphan.now])

@@ -1,4 +1,4 @@
-"""The table of a selection, from a store or a bundle, and the choices with which it is printed."""
+"""Build the table of a selection from a store or a bundle, and parse the options with which it is printed."""
 
 import contextlib
 import shlex
@@ -29,7 +29,7 @@ from reports.table.build import build_table
 
 @dataclass(frozen=True, kw_only=True)
 class TableOptions:
-    """Options of a printed table, as typed. None means the study's choice, else the format's."""
+    """Options of a printed table, as typed. None selects the study's choice, or the format's if the study has none."""
 
     columns: str | None = None
     hide: str | None = None
@@ -42,7 +42,7 @@ class TableOptions:
     wide: bool | None = None
 
     def choices(self) -> Choices:
-        """The options parsed. Raises UserError."""
+        """Return the parsed options. Raises UserError for invalid options."""
         given: dict[str, Any] = {f.name: value for f in fields(self) if (value := getattr(self, f.name)) is not None}
         for name in ("columns", "hide"):
             if name in given:
@@ -56,7 +56,7 @@ class TableOptions:
             raise UserError(f"--{first['loc'][0]} {getattr(self, str(first['loc'][0]))}: {plain(first)}.") from None
 
     def words(self) -> Sequence[str]:
-        """The options as a command line gives them."""
+        """Return the options as command-line arguments."""
         words: list[str] = []
         for field in fields(self):
             value = getattr(self, field.name)
@@ -68,7 +68,10 @@ class TableOptions:
 
 
 def _digits(text: str) -> Iterator[tuple[str, int]]:
-    """ "bleu=2,ppl=3" as pairs; a number alone is for every metric."""
+    """Yield "bleu=2,ppl=3" as pairs. A number alone has the key "" and applies to every metric.
+
+    Raises UserError for other text.
+    """
     for part in text.split(","):
         key, found, value = part.strip().partition("=")
         key, value = (key, value) if found else ("", key)
@@ -90,7 +93,7 @@ def table_of(
     provisional: bool = False,
     printing: TableOptions = BY_STUDY,
 ) -> Table:
-    """The selected table, with the words of the command line that select and print it."""
+    """Return the selected table, with the command-line arguments that select and print it."""
     plan = chosen.plan
     table = build_table(table_spec(plan, chosen.columns), chosen.store, significance, provisional=provisional)
     for run in plan.runs if not chosen.bundle else ():
@@ -101,14 +104,17 @@ def table_of(
     return replace(table, asked=asked if chosen.asked else "", chosen=printing.choices(), bundle=chosen.bundle)
 
 
-# --- Where the study and the corpus of a printed table lie, which it names without folders: in what this user queued
+# --- The folders of the study and the corpus of a printed table, which names them without folders
 
 
-MOST = 500  # of the queue's jobs that are looked at
+MOST = 500  # maximum number of jobs in the queue that are searched for folders
 
 
 def study_queued(selectors: Selectors, name: str) -> str:
-    """The path of a study file: in this folder, else where it was queued from; the name if it is in neither."""
+    """Return the path of a study file in the working directory, or in a folder from which this user queued runs.
+
+    Returns the name if no such folder has the file.
+    """
     if Path(name).is_file():
         return name
     folders = dict.fromkeys(Path(job.spec.folder) for job in _jobs(selectors) if job.spec.folder)
@@ -116,7 +122,7 @@ def study_queued(selectors: Selectors, name: str) -> str:
 
 
 def with_corpus(selectors: Selectors) -> Selectors:
-    """The selectors with the folder of a corpus, where they have only its name."""
+    """Return the selectors with the name of a corpus replaced by its path, if a job of this user has the path."""
     name = selectors.corpus
     if name in (None, "builtin") or Path(str(name)).expanduser().exists():
         return selectors
@@ -126,7 +132,7 @@ def with_corpus(selectors: Selectors) -> Selectors:
 
 
 def _jobs(selectors: Selectors) -> Iterator[Job]:
-    """Jobs of the store that this user signed: their folders may be read, and their code imported."""
+    """Yield the jobs of the store that this user signed. Their folders may be read and their code imported."""
     with Queue(selectors.open().queue_db, create=False) as queue:
         for row in queue.status()[:MOST]:
             try:
@@ -137,18 +143,21 @@ def _jobs(selectors: Selectors) -> Iterator[Job]:
                 yield claimed.job
 
 
-# --- Where a selection has no results: the nearest selection of the same study that has some, for the error message
+# --- For a selection without results: a message that names the nearest selection of the same study with results
 
 
 def nearest_with_results(study: str, selectors: Selectors, plan: Plan) -> str:
-    """A sentence with the command line; "" where the plan has a result, or no table of the study has one."""
+    """Return a sentence that names the nearest selection with results and the command that prints it.
+
+    Returns "" if the plan has results or queued runs, or if no table of the study has results.
+    """
     if any(run.state in (*DONE, "running", "waiting") for run in plan.runs):
         return ""
     found = [table for table in store_tables(selectors, plan.study.name) if table.selectors and table.finished]
     for table in sorted(found, key=lambda table: _distance(table, plan)):
         other = replace(table.selectors or selectors, store=selectors.store, state_dir=selectors.state_dir)
         mine, there = replace(other, rows=selectors.rows, seeds=selectors.seeds), ",".join(table.rows)
-        for narrowed in (mine, other, replace(other, rows=there)):  # all rows may be impossible with its settings
+        for narrowed in (mine, other, replace(other, rows=there)):  # other rows may be invalid with these settings
             with contextlib.suppress(UserError):
                 if count := sum(run.state in DONE for run in choose(study, narrowed).plan.runs):
                     return _sentence(study, selectors, narrowed, table, plan, count)
@@ -162,7 +171,7 @@ def _distance(table: StoreTable, plan: Plan) -> tuple[bool, bool, bool, int, int
 
 
 def _sentence(study: str, selectors: Selectors, other: Selectors, table: StoreTable, plan: Plan, count: int) -> str:
-    """ "6 finished runs of table3 exist with training.train_steps = 150: add --set …"."""
+    """Return a text such as "6 finished runs of table3 exist with training.train_steps = 150: add --set …"."""
     same_profile = table.name.profile == plan.profile
     differs = [] if same_profile else [f"the profile {table.name.profile}"]
     if table.name.corpus != member(plan, plan.runs[0]).corpus:

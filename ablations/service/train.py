@@ -1,6 +1,6 @@
-"""From a plan to finished runs: what `ablations run` and `ablations.run` of Python do, apart from what they print.
+"""Train the runs of a plan, for `ablations run` and for `ablations.run` in Python. The callers print the table.
 
-Also the trial run of `--smoke`.
+This module also prepares the dry run of `--smoke`.
 """
 
 import contextlib
@@ -55,10 +55,10 @@ def train(
     say: Say,
     queued: bool = False,
 ) -> Summary:
-    """Queue the runs of a selection and work on them: plan − valid results → queue → work.
+    """Queue the runs of a selection that have no valid results, and work on them.
 
-    stale: see enqueue.wanted. work_on: works on the queued runs of a plan, until the queue is empty. queued: they are
-    in the queue already, unless somebody has cancelled them since.
+    stale: see enqueue.wanted. work_on: the function that works on the queued runs of a plan. queued: the runs were
+    queued before and are not queued again, because a user may have cancelled some of them.
     """
     plan, store = chosen.plan, chosen.store
     runs = wanted(plan, stale)
@@ -69,7 +69,7 @@ def train(
         if others := len(_waiting(store).difference(run.run_id for run in plan.trainings)):
             say(f"{number(others, 'queued run')} of other selections not started; train with `ablations work`")
         summary = work_on(plan, runs)
-        if summary.left:  # of these alone: others may be another user's
+        if summary.left:  # only of these runs: others may be another user's
             summary = replace(summary, left=len(_waiting(store).intersection(run.run_id for run in runs)))
     else:
         join(chosen, plan)
@@ -90,7 +90,10 @@ def _waiting(store: Store) -> set[str]:
 def queue_runs(
     chosen: Selected, plan: Plan, runs: list[PlannedRun], stale: str, progress: Progress, say: Say
 ) -> dict[str, int]:
-    """Prepare the inputs of these runs and queue them; returns what was counted. Raises UserError (see `prepare`)."""
+    """Prepare the inputs of these runs and queue them. Raises UserError (see `prepare`).
+
+    Returns the numbers of runs that are done, that this call queued, and that were queued before.
+    """
     made_again = [say_trained_again(trained_again(chosen, runs)), say_renewed(runs, stale), say_read(plan, runs, stale)]
     for note in filter(None, [*plan.notes, *say_orphans(orphans(chosen, plan, runs)), *made_again]):
         say(f"note: {note}")
@@ -107,7 +110,7 @@ def queue_runs(
 
 
 def queued_in_words(counts: Mapping[str, int]) -> str:
-    """ "6 runs queued", or with finished and waiting ones "20 runs: 12 done, 5 queued, 3 already queued"."""
+    """Return a text such as "6 runs queued" or "20 runs: 12 done, 5 queued, 3 already queued"."""
     if counts["queued_now"] == sum(counts.values()):
         return f"{number(counts['queued_now'], 'run')} queued"
     words = {"done": "done", "queued_now": "queued", "queued_before": "already queued"}
@@ -118,7 +121,7 @@ def queued_in_words(counts: Mapping[str, int]) -> str:
 def check(
     chosen: Selected, working: WorkOptions, *, stale: str, max_hours: float | None, progress: Progress, say: Say
 ) -> None:
-    """Raises UserError for what cannot run there, and where the runs would take longer than `max_hours`."""
+    """Raise UserError if runs cannot run on the devices, or would take longer than `max_hours`. Print warnings."""
     here = working.engine == "local"
     todo = wanted(chosen.plan, stale)
     if here:
@@ -131,7 +134,7 @@ def check(
         say(refuse_above(max_hours, chosen, todo, working.slots, progress, here=here, stale=stale))
 
 
-# --- `ablations run --smoke`: two steps and two sentences of every row, in a store of its own that is removed again
+# --- `ablations run --smoke`: two steps and two sentences of every row, in a temporary store
 
 
 SMOKE_STEPS, EXAMPLES = 2, 2
@@ -140,13 +143,13 @@ _CHECKPOINT, _PRECISION = "evaluation.checkpoint", "training.precision"
 
 @dataclass(frozen=True)
 class Smoke:
-    """A table in small, queued in a store of its own."""
+    """A shortened table, queued in a temporary store."""
 
     store: Store
     runs: tuple[PlannedRun, ...]
 
     def failed(self) -> dict[str, str]:
-        """row → why it failed, or was not run."""
+        """Return the rows that failed or were not run, with the reason."""
         with Queue(self.store.queue_db) as queue:
             states = {row.run_id: row for row in queue.status()}
         ended = {run.row: states[run.run_id] for run in self.runs}
@@ -159,9 +162,10 @@ class Smoke:
 
 @contextlib.contextmanager
 def smoke(chosen: Selected, progress: Progress) -> Iterator[Smoke]:
-    """The first seed of every row with STEPS steps, in a store inside the chosen one. Corpora are prepared and kept.
+    """Queue the first seed of every row with SMOKE_STEPS steps, in a temporary store inside the chosen store.
 
-    Raises UserError for a task that names no setting for its steps, and for what `prepare` refuses.
+    Corpora are prepared in the chosen store and stay there. Raises UserError if the task names no setting for its
+    steps, or if `prepare` refuses a run.
     """
     whole = chosen.plan
     whole = replace(whole, runs=tuple(run for run in whole.runs if not run.spec.imported))
@@ -177,7 +181,7 @@ def smoke(chosen: Selected, progress: Progress) -> Iterator[Smoke]:
 
 
 def shortened(chosen: Selected, plan: Plan) -> Plan:
-    """The plan with one seed of each row and STEPS steps; identities follow."""
+    """Return the plan with one seed of each row and SMOKE_STEPS steps. Its runs get new run_ids."""
     trainings = {run.run_id: _short(chosen, run) for run in plan.trainings if not run.spec.reads}
     trainings |= {
         run.run_id: _short(chosen, run, trainings[run.spec.parent_run.run_id].run_id)
@@ -195,10 +199,11 @@ def shortened(chosen: Selected, plan: Plan) -> Plan:
 
 
 def _short(chosen: Selected, run: PlannedRun, parent_run: str = "") -> PlannedRun:
-    """The run with STEPS steps. Its last weights are scored: so few steps leave nothing to average.
+    """Return the run with SMOKE_STEPS steps. Its last weights are scored, because so few steps give no average.
 
-    No number is kept, so bf16 is used only where the device has instructions for it: a laptop tries a study for a GPU.
-    parent run: of a branch, the short run with which it begins, one step before the end.
+    bf16 is replaced by auto, so that a laptop can try a study for a GPU. No number of a dry run is kept, so its
+    precision does not matter. parent_run: the shortened parent run of a branch. The branch begins one step before the
+    end of the parent run.
     """
     settings, name = dict(flatten(run.config)), run.config.setting_roles.steps
     if not name or name not in settings:
@@ -221,7 +226,7 @@ def _short(chosen: Selected, run: PlannedRun, parent_run: str = "") -> PlannedRu
 
 
 def _ensemble(run: PlannedRun, members: Sequence[PlannedRun]) -> PlannedRun:
-    """The ensemble of short runs."""
+    """Return the ensemble of shortened members."""
     inputs = with_members(members[0].spec.inputs, [member.run_id for member in members])
     config = members[0].config.model_copy(update={"seed": run.config.seed})
     specs = [replace(e, settings={**e.settings, "checkpoint": "last"}) for e in run.evaluations]
@@ -231,7 +236,7 @@ def _ensemble(run: PlannedRun, members: Sequence[PlannedRun]) -> PlannedRun:
 def _named(
     run: PlannedRun, config: TaskConfig, inputs: Mapping[str, str], specs: Sequence[EvaluationSpec]
 ) -> PlannedRun:
-    """The run with other settings and inputs and the name that they give, missing in the store."""
+    """Return the run with other settings and inputs, with the run_id that they give and the state missing."""
     name = run_name(config, inputs, run.spec.trainer)
     spec = run_spec(
         config,

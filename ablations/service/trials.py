@@ -1,4 +1,4 @@
-"""Run a study's trials as ordinary runs: propose, queue and report them. Runs in the coordinator's process."""
+"""Run the trials of `ablations tune` as ordinary runs: propose, queue and report them in the coordinator's process."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -17,13 +17,16 @@ from experiments.jobs.queue.queue import Queue
 from experiments.records import FailureClass
 from experiments.tuning import COMPLETE, FAILED, Search, Trial, trials_of
 
-# A run that ends like this was caused by its settings, so its trial counts as failed. Other failures come from the
+# Failures that the settings of a run cause. The trial of such a run counts as failed. Other failures come from the
 # program or the machine.
 TELLING = (FailureClass.DIVERGED, FailureClass.OUT_OF_MEMORY)
 
 
 class Trials:
-    """The coordinator calls `refill`; `searches` holds the trials of each row and their results."""
+    """The searches of all rows that are tuned. The coordinator calls `refill`.
+
+    `searches` contains the trials of each row and their results.
+    """
 
     def __init__(
         self, chosen: Selected, selected: Selection, trials: int, slots: int, when_complete: Callable[[], None]
@@ -35,7 +38,7 @@ class Trials:
         self.searches: dict[str, Search] = {}
         for row in select_rows(study, selected.rows):
             if row.ensemble is not None or row.branch is not None or row.imported:
-                continue  # its members, or its parent run, are tuned as a row of their own
+                continue  # members and parent runs are tuned as separate rows; imported runs are not trained
             run = self._plan(study, row.key).runs[0]
             space = space_of(study, row, run.config, selected, task)
             identity = about(run.config, run.spec.trainer, run.spec.inputs, space)
@@ -44,22 +47,22 @@ class Trials:
             raise UserError(
                 "Nothing to tune: the chosen rows are ensembles or branches of other rows. Tune those rows."
             )
-        self._at_once = max(1, -(-slots // len(self.searches)))  # queued or running trials of a row
-        self._runs: dict[tuple[str, int], PlannedRun] = {}  # trials queued by this process
-        self.given_up: dict[str, str] = {}  # row → why
+        self._at_once = max(1, -(-slots // len(self.searches)))  # maximum number of queued or running trials of a row
+        self._runs: dict[tuple[str, int], PlannedRun] = {}  # (row, trial number) → its run, queued by this process
+        self.given_up: dict[str, str] = {}  # row → why its search was stopped
 
     def budget(self, row: str) -> int:
-        """Number of trials of a row; 0 for a row that declares every searched setting itself."""
+        """Return the number of trials of a row; 0 for a row that sets every searched setting itself."""
         return self.trials if self.searches[row].space.ranges else 0
 
     @property
     def complete(self) -> bool:
-        """Return whether every row's budget is spent and no trial is running."""
+        """Whether every row's budget is spent and no trial is running."""
         return all(len(s.trials) >= self.budget(row) and not s.running for row, s in self.searches.items())
 
     def refill(self) -> None:
         """Report ended trials, and keep `_at_once` trials of each row in the queue until its budget is spent."""
-        mine = {run.run_id for run in self._runs.values()}  # of this process; an older failure is tried again
+        mine = {run.run_id for run in self._runs.values()}  # earlier failures are not reported but tried again
         with Queue(self._chosen.store.queue_db) as queue:
             queued = {row.run_id: row for row in queue.status() if row.run_id in mine}
         for row, search in self.searches.items():
@@ -76,11 +79,11 @@ class Trials:
             self._when_complete()
 
     def best(self) -> dict[str, Mapping[str, Any]]:
-        """The best settings found so far, by row."""
+        """Return the best settings found so far, by row."""
         return {row: search.best.params for row, search in self.searches.items() if search.best is not None}
 
     def _start(self, row: str, trial: Trial) -> None:
-        """Queue a trial's run, once per process; also a trial that an earlier process started."""
+        """Queue the run of a trial once per process, also if an earlier process started the trial."""
         if (row, trial.number) in self._runs:
             return
         study = with_tuned(self._chosen.study, {row: trial.params})
