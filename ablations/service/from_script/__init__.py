@@ -1,1 +1,1 @@
-"""Read the options of a user's script, what it prints and what it reads, from its syntax. Nothing of it is run."""
+"""Find the options and printed metrics of a user's script in its syntax tree. Only the module `ask` runs the script."""

@@ -1,4 +1,4 @@
-"""Options that a script adds to a parser of argparse or optparse (also configargparse's, and subclasses of them)."""
+"""Find the options that a script adds to a parser of argparse, optparse or configargparse, or of a subclass."""
 
 import ast
 from collections.abc import Iterable, Iterator, Sequence
@@ -44,7 +44,7 @@ _LITERALS = ("eval", "literal_eval", "loads")
 
 @dataclass(eq=False)
 class Parser:
-    """A parser that the script makes. name: of a subparser, its subcommand."""
+    """A parser that the script creates. names: for a subparser, the name and aliases of its subcommand."""
 
     made: ast.Call
     at: Node
@@ -57,7 +57,7 @@ class Parser:
 
 @dataclass(eq=False)
 class Argument:
-    """One call of add_argument. excludes: the call that makes its mutually exclusive group."""
+    """A call of add_argument or add_option. excludes: the call that creates its mutually exclusive group."""
 
     call: ast.Call
     at: Node
@@ -75,7 +75,7 @@ class Argument:
 
 
 class Parsers:
-    """The parsers of reached code, and which of them read the command line."""
+    """The parsers in the reached code of a script. `chosen` returns those that parse the command."""
 
     def __init__(self, code: Code) -> None:
         self._code = code
@@ -99,9 +99,9 @@ class Parsers:
         self._add()
 
     def chosen(self, words: Sequence[str]) -> tuple[list[Parser], list[str], list[str]]:
-        """The parsers whose options the command takes: the main ones, then the subcommand's, then that of it …
+        """Return the parsers that parse the command: the main parsers, then one parser per level of subcommands.
 
-        Also returns the subcommands that the words name, and those of which one must be chosen, if none is named.
+        Also returns the subcommands in `words`, and the possible subcommands if `words` must still name one.
         """
         own = [parser for parser in self._made.values() if not parser.names]
         parse, elsewhere = list[Parser](), list[Parser]()
@@ -130,7 +130,7 @@ class Parsers:
         return levels, named, []
 
     def owners(self, node: ast.AST | None, at: Node) -> list[Parser]:
-        """The parsers for which an expression stands; [the unknown one] where that is not known."""
+        """Return the parsers that an expression may be; a list with the unknown parser if they are not known."""
         found = list(dict.fromkeys(self._owners(node, at, 0)))
         return [parser for parser in found if parser is not self._unknown] or found
 
@@ -154,7 +154,7 @@ class Parsers:
         return [self._unknown]
 
     def group(self, node: ast.AST, at: Node) -> ast.Call | None:
-        """The call that made a mutually exclusive group, if the expression is one."""
+        """Return the call that created a mutually exclusive group, if the expression is such a group; else None."""
         values = [(node, at)] if isinstance(node, ast.Call) else self._assigned(node, at) or []
         for value, _ in values:
             if isinstance(value, ast.Call) and name_of(value) == "add_mutually_exclusive_group":
@@ -196,7 +196,7 @@ class Parsers:
                 yield place, each
 
     def _relate(self, parser: Parser) -> None:
-        """Find a parser's parents, and of a subparser the parser above it."""
+        """Find the parents of a parser and, for a subparser, the parser above it."""
         parents = keywords(parser.made).get("parents")
         for each in parents.elts if isinstance(parents, ast.List | ast.Tuple) else ():
             parser.parents += [one for one in self.owners(each, parser.at) if one is not self._unknown]
@@ -231,12 +231,12 @@ def _bound(node: ast.AST, name: str) -> ast.AST | None:
 
 
 def _returns_itself(call: ast.Call, name: str) -> bool:
-    """Return whether a name is bound to what a function makes of its own value: parser = add_options(parser)."""
+    """Return whether a call takes the name to which its result is bound: parser = add_options(parser)."""
     return any(isinstance(argument, ast.Name) and argument.id == name for argument in call.args)
 
 
 def options_of(parser: Parser, level: int, code: Code) -> list[Option]:
-    """The options of one parser, with those of its parents."""
+    """Return the options of one parser and of its parents. level: the number of subcommands before them."""
     arguments, defaults = list[Argument](), dict[str, ast.expr]()
     for each in (*parser.parents, parser):
         arguments += each.arguments
@@ -257,7 +257,7 @@ def options_of(parser: Parser, level: int, code: Code) -> list[Option]:
 
 
 def _exclusive(options: Iterable[Option], arguments: Sequence[Argument]) -> Iterator[Option]:
-    """Leave out options that would always be given, of a group of which only one may be given."""
+    """Yield the options. Options of a mutually exclusive group that a command would always give are left out."""
     members: dict[int, set[str]] = {}
     for argument in arguments:
         if argument.excludes is not None:
@@ -280,7 +280,10 @@ def _action(argument: Argument) -> str:
 
 
 def _shared(destination: str, same: Sequence[Argument], defaults: Keywords) -> Option:
-    """One option for several that set the same value: a pair of switches, or left out."""
+    """Return one option for several arguments with the same destination.
+
+    It is a setting only if two switches set the destination to true and to false.
+    """
     flags = tuple(flag for argument in same for flag in argument.flags)
     about = text_of(keywords(same[0].call).get("help"))
     option = Option(setting_name(destination), flags, about=about, takes_value=False)
@@ -304,7 +307,7 @@ def _shared(destination: str, same: Sequence[Argument], defaults: Keywords) -> O
 
 
 def _single(argument: Argument, defaults: Keywords, code: Code) -> Option | None:
-    """The option of one call of add_argument; None for --help, --version, and what has no literal name."""
+    """Return the option of one call of add_argument; None for --help, --version and an option without literal name."""
     words, flags, action = keywords(argument.call), tuple(argument.flags), _action(argument)
     if not flags or action in ("version", "help") or "-h" in flags or "--help" in flags:
         return None
@@ -355,7 +358,7 @@ def _single(argument: Argument, defaults: Keywords, code: Code) -> Option | None
 
 
 def _of_loop(argument: Argument) -> bool:
-    """Return whether the only condition is a loop over parsers, each of which gets the option."""
+    """Return whether the only condition around an argument is a loop over parsers that adds it to each of them."""
     of = argument.call.func.value if isinstance(argument.call.func, ast.Attribute) else None
     loop = argument.at.around[0]
     same = isinstance(loop, ast.For) and isinstance(of, ast.Name) and name_of(loop.target) == of.id
@@ -363,7 +366,10 @@ def _of_loop(argument: Argument) -> bool:
 
 
 def _switch(option: Option, action: str, default: ast.expr | None, words: Keywords) -> Option:
-    """An option that takes no value: a setting that is true or false, if giving it changes the script's value."""
+    """Return an option without a value as a setting that is true or false.
+
+    The option is left out if giving it does not change the script's value.
+    """
     usual = {"store_true": False, "store_false": True}.get(action)
     constant = literal(words.get("const")) if action == "store_const" else not usual
     value = usual if default is None else literal(default)
@@ -373,7 +379,7 @@ def _switch(option: Option, action: str, default: ast.expr | None, words: Keywor
         return option.without(f"it is always {value!r}: {option.flag} sets what is its default")
     if action == "store_false":
         return replace(option, value=True, written=switch(option.name, "", option.flag))
-    if not isinstance(constant, bool):  # the setting is named for the flag: its value is whether it is given
+    if not isinstance(constant, bool):  # the setting is named after the flag and is true if the flag is given
         name = setting_name(option.flag.lstrip("-").replace("-", "_"))
         return replace(option, name=name, value=False, written=switch(name, option.flag),
                        about=f"sets {source(words.get('const'))}; {option.about}".rstrip("; "))  # fmt: skip
@@ -383,8 +389,11 @@ def _switch(option: Option, action: str, default: ast.expr | None, words: Keywor
 
 
 def _converted(option: Option, value: Any, kind: ast.expr | None, file: Path, code: Code) -> Option:
-    """The option with a value that the script's converter makes of the text in the command."""
-    named, flag = text_of(kind) or source(kind), option.flag  # optparse's types are texts
+    """Return the option with its default as a setting that the script's converter reads back as the same value.
+
+    kind: the converter. The option is left out if the converter is unknown or does not return such a value.
+    """
+    named, flag = text_of(kind) or source(kind), option.flag  # optparse gives types as strings
     equals = "=" if flag.startswith("--") else ""
     if named in ("int", "float", "lambda x: int(float(x))"):
         number = as_kind(value, "float" if named == "float" else "int")
@@ -410,7 +419,7 @@ def _converted(option: Option, value: Any, kind: ast.expr | None, file: Path, co
 
 
 def truths(kind: ast.expr | None, file: Path, code: Code) -> tuple[str, str] | None:
-    """Texts that a converter of the script makes True and False, where its own words show them; else None."""
+    """Return texts that a converter of the script reads as True and False; None if its code does not show them."""
     if isinstance(kind, ast.Lambda):
         return _test_of(kind.body)
     if name_of(kind) == "strtobool":
@@ -436,13 +445,13 @@ def truths(kind: ast.expr | None, file: Path, code: Code) -> tuple[str, str] | N
 
 
 def _of_text(test: ast.Compare) -> bool:
-    """Return whether a comparison compares the text, perhaps lowered, with literals: v.lower() in ("yes", "true")."""
+    """Return whether a comparison tests a variable, or its lower case, with `in` or `==`: v.lower() in ("yes", …)."""
     left = test.left.func.value if isinstance(test.left, ast.Call) and name_of(test.left) == "lower" else test.left  # type: ignore[attr-defined]
     return isinstance(left, ast.Name) and len(test.ops) == 1 and isinstance(test.ops[0], ast.In | ast.Eq)
 
 
 def _test_of(node: ast.AST | None) -> tuple[str, str] | None:
-    """Return the texts for which an expression that tests a text is true and false; None if it is no such test."""
+    """Return a text for which a test of a text is true, and one for which it is false; None for other expressions."""
     if isinstance(node, ast.Call) and name_of(node) == "bool" and len(node.args) == 1:
         node = node.args[0]
     if isinstance(node, ast.Call) and name_of(node) == "strtobool":

@@ -1,7 +1,7 @@
-"""Ask the parser of a script for its defaults, and compare them with what a study writes (`new --from … --ask`).
+"""Check the defaults in a generated study with the parser of its script (`ablations new --from … --ask`).
 
-The script is run by the trainer's interpreter, in a child with a time limit, up to the point where it parses its
-options. What it does before that point is done: it is the script's own code.
+The trainer's interpreter runs the script in a child process with a time limit, up to the point where the script parses
+its options. The script's code before that point is executed.
 """
 
 import contextlib
@@ -28,16 +28,17 @@ _CHILD = Path(__file__).with_name("ask_child.py")
 _LAST_LINES = 5
 
 
-# A script that imports none of these has no parser that could be asked: it would begin to train.
+# Libraries with parsers that can be asked. A script that imports none of them would start to train.
 PARSERS = {"argparse", "configargparse", "click", "typer", "tyro", "simple_parsing", "jsonargparse", "transformers",
            "trl", "draccus", "pyrallis", "tap", "lightning", "pytorch_lightning"}  # fmt: skip
 
 
 def ask(words: Sequence[str], start: int, command: str, settings: Sequence[Option], folder: Path) -> dict[str, str]:
-    """Ask the parser of a script. Returns the settings of which it makes something else than no option, with what.
+    """Return the settings whose default the parser of a script contradicts, with the reason.
 
-    words: the command as it was given; start: the place of the script in it; command: the study's, with its places.
-    Raises UserError where the parser cannot be asked.
+    The parser contradicts a default if it parses other values with this default than without the option. words: the
+    command as typed. start: the index of the script in it. command: the study's command, with placeholders. Raises
+    UserError if the parser cannot be asked.
     """
     interpreter = _interpreter(words[:start])
     module = words[start - 1] in ("-m", "--module") if start else False
@@ -68,7 +69,10 @@ def ask(words: Sequence[str], start: int, command: str, settings: Sequence[Optio
 
 
 def _interpreter(before: Sequence[str]) -> str:
-    """The interpreter of the trainer: the one that the command names, or that beside the program that it names."""
+    """Return the trainer's interpreter: the one in the command, or the one in the folder of a launcher (torchrun).
+
+    If the command has neither, return `python` of the search path.
+    """
     for word in reversed(before):
         found = shutil.which(word)
         if found and re.fullmatch(r"(python|pypy)[\d.]*", Path(word).name):
@@ -88,12 +92,12 @@ def _why(one: Mapping[str, Any]) -> str:
 
 
 def _words(command: str, start: int, option: Option) -> list[str]:
-    """The command's words behind the script with one setting alone in its place."""
+    """Return the arguments of the script in the command, with only one setting filled in."""
     return shlex.split(_without_other_places(command, option))[start + 1 :]
 
 
 def _without_other_places(command: str, option: Option) -> str:
-    """The command with the option's value, without the places and flags of all other settings."""
+    """Return the command with the option's value, without the placeholders and flags of all other settings."""
     kept = list[str]()
     for word in command.split(" "):
         placed = PLACEHOLDER.search(word)
@@ -109,7 +113,7 @@ def _without_other_places(command: str, option: Option) -> str:
 
 
 def _run(line: Sequence[str], folder: Path) -> str:
-    """Run the child to its end or the time limit. Returns its last lines as a sentence."""
+    """Run the child process until it ends or the time limit is reached. Return a sentence about its output."""
     environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONSAFEPATH", "PYTHONPATH")}
     try:
         child = subprocess.Popen(

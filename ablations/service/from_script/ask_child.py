@@ -1,9 +1,10 @@
-"""Ask a script's own parser for its options. The trainer's interpreter runs this file, which imports none of ours.
+"""Ask the parser of a script which values it parses.
 
     python ask_child.py ANSWER.json WORDS.json SCRIPT [WORD …]     or     … -m MODULE [WORD …]
 
-The script runs up to its first call of argparse's parse_args, or of a command of click. There its parser is asked
-without options, and with the words of each setting in turn. The answer is written, and the process ends at once.
+The trainer's interpreter runs this file, so the file imports no other module of this program. The script runs up to its
+first call of argparse's parse_args, of tyro.cli, or of a command of click or typer. There, the parser parses the
+command without options, and then with the words of each setting in turn. The process writes the results and ends.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import Any, NoReturn
 
 
 def _plain(value: Any) -> Any:
-    """A value for JSON: itself, or what it prints."""
+    """Return a value that JSON can represent: the value, or its repr."""
     if isinstance(value, (bool, int, float, str, type(None))):
         return value
     if isinstance(value, (list, tuple)):
@@ -32,7 +33,7 @@ def _plain(value: Any) -> Any:
 
 
 def _tried(parse: Callable[[list[str]], dict[str, Any]], words: list[str]) -> dict[str, Any] | str:
-    """The values that the parser makes of words, or a text: why it refuses them."""
+    """Return the values that the parser parses from words, or the reason why it refuses them as a text."""
     errors = io.StringIO()
     try:
         with contextlib.redirect_stderr(errors), contextlib.redirect_stdout(errors):
@@ -40,12 +41,15 @@ def _tried(parse: Callable[[list[str]], dict[str, Any]], words: list[str]) -> di
     except SystemExit:
         lines = errors.getvalue().strip().splitlines()
         return lines[-1] if lines else "it ends the script"
-    except Exception as error:  # a parser of the user's may raise anything
+    except Exception as error:  # a user's parser may raise any exception
         return f"{type(error).__name__}: {error}"
 
 
 def _answer(parse: Callable[[list[str]], dict[str, Any]], answer: Path, questions: Path) -> NoReturn:
-    """Write what the parser makes of no options, and what each setting's words change in that."""
+    """Write whether the parser accepts no options, and which values the words of each setting change. End the process.
+
+    answer: the file to write. questions: the file with the words.
+    """
     asked = json.loads(questions.read_text(encoding="utf-8"))
     plain = _tried(parse, asked["given"])
     refused = plain if isinstance(plain, str) else None
@@ -117,7 +121,7 @@ def _watch_tyro(answer: Path, questions: Path) -> None:
         def parse(words: list[str]) -> dict[str, Any]:
             return dict(_fields(original(kind, *others, **{**more, "args": words})))
 
-        if not isinstance(kind, type):  # a function: it would be called with its options
+        if not isinstance(kind, type):  # a function, which tyro would call after parsing
             return original(kind, *others, **more)
         _answer(parse, answer, questions)
 
@@ -125,7 +129,7 @@ def _watch_tyro(answer: Path, questions: Path) -> None:
 
 
 def _fields(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """The attributes of an object and of those in it, by dotted name."""
+    """Yield the attributes of an object and of the dataclasses in it, by dotted name."""
     for name, inner in vars(value).items():
         if dataclasses.is_dataclass(inner):
             yield from _fields(inner, f"{prefix}{name}.")
@@ -134,7 +138,7 @@ def _fields(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def main() -> None:
-    """Run the script of the command line as Python does, with its parsers watched."""
+    """Run the script of the command line as Python does, after replacing the entry points of parsers."""
     answer, questions, *words = sys.argv[1:]
     _watch_argparse(Path(answer), Path(questions))
     _watch_click(Path(answer), Path(questions))

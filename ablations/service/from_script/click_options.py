@@ -1,4 +1,4 @@
-"""Options of click's and typer's commands."""
+"""Find the options of commands of click and typer."""
 
 import ast
 from collections.abc import Iterator, Sequence
@@ -34,11 +34,14 @@ class Command:
     names: tuple[str, ...] = ()
     typer: bool = False
     below: list["Command"] = field(default_factory=list)
-    callback: Function | None = None  # of a typer app: the function with the options before the subcommand
+    callback: Function | None = None  # for an app of typer: the function whose options precede the subcommand
 
 
 def chosen(code: Code, words: Sequence[str]) -> tuple[list[Command], list[str], list[str]]:
-    """The commands whose options are taken: the main one, then the subcommand's …; their names; those to choose of."""
+    """Return the main command and the subcommands in `words`, from outer to inner.
+
+    Also returns the names of these subcommands, and the possible subcommands if `words` must still name one.
+    """
     top = _top(code)
     if top is None:
         return [], [], []
@@ -46,7 +49,7 @@ def chosen(code: Code, words: Sequence[str]) -> tuple[list[Command], list[str], 
     while levels[-1].below:
         current = levels[-1]
         if current.typer and len(current.below) == 1 and current.callback is None and len(levels) == 1:
-            levels.append(current.below[0])  # typer: the only command of an app has no name
+            levels.append(current.below[0])  # the only command of an app of typer has no name
             named.append("")
             continue
         found = next(((w, each) for w in words for each in current.below if w in each.names), None)
@@ -58,7 +61,7 @@ def chosen(code: Code, words: Sequence[str]) -> tuple[list[Command], list[str], 
 
 
 def options_of(command: Command, level: int) -> list[Option]:
-    """The options of one command."""
+    """Return the options of one command. level: the number of subcommands before them."""
     found = list[Option]()
     for function in (command.function, command.callback):
         if function is None:
@@ -71,7 +74,7 @@ def options_of(command: Command, level: int) -> list[Option]:
 
 
 def _top(code: Code) -> Command | None:
-    """The command that the script runs."""
+    """Return the command that the script runs; None if it has none."""
     standalone, below = dict[str, Command](), list[tuple[str, Command]]()
     apps = {
         target.id: Command(None, node, typer=True)
@@ -131,7 +134,7 @@ def _clicked(function: Function) -> Iterator[Option]:
 
 
 def _declared(call: ast.Call) -> Option | None:
-    """The option of one decorator of click."""
+    """Return the option of one decorator of click; None if it has no literal name."""
     texts, words = [text for text in map(text_of, call.args) if text], keywords(call)
     flags = [text for text in texts if not text.isidentifier()]
     named = next((text for text in texts if text.isidentifier()), "")
@@ -174,7 +177,10 @@ def _declared(call: ast.Call) -> Option | None:
 
 
 def _of_kind(option: Option, default: ast.expr | None, kind: str | None) -> Option:
-    """An option with the value that click makes of the text in the command. kind: None: that of its default."""
+    """Return the option with its default as a setting that click reads back as the same value.
+
+    kind: the name of the option's type; None: the type of its default.
+    """
     value = literal(default)
     if value is UNKNOWN:
         return option.without(computed(default))
@@ -213,7 +219,7 @@ def _argument(name: str, words: dict[str, ast.expr]) -> Option | None:
 
 
 def typer_options(function: Function) -> Iterator[Option]:
-    """The options of a function that typer calls."""
+    """Yield the options of a function that typer calls."""
     given = function.args
     positional = [*given.posonlyargs, *given.args]
     defaults = [None] * (len(positional) - len(given.defaults)) + list(given.defaults)

@@ -1,4 +1,4 @@
-"""All options of a script, from whichever library reads them, and where they stand in its command."""
+"""Collect the options of a script from all supported libraries, and find their places in its command."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,9 +36,10 @@ _COMMANDS_OF_LIGHTNING = ["fit", "validate", "test", "predict"]
 
 
 def options_in(code: Code, words: Sequence[str], start: int, folder: Path) -> Options:
-    """The options of a script, for a command of these words. start: the place of the script among them.
+    """Return the options of a script that its command does not give.
 
-    Raises UserError where a subcommand must be chosen, or a value is required that the command does not give.
+    words: the words of the command. start: the index of the script in them. Raises UserError if the command lacks a
+    subcommand or a required value.
     """
     given = list(words[start + 1 :])
     found, named, remarks = _found(code, given)
@@ -62,7 +63,7 @@ def options_in(code: Code, words: Sequence[str], start: int, folder: Path) -> Op
 
 
 def _found(code: Code, given: Sequence[str]) -> tuple[list[Option], list[str], list[str]]:
-    """The options, the subcommands that the command names, and remarks."""
+    """Return the options, the subcommands that the command names, and remarks."""
     remarks = list[str]()
     hydra, about = hydra_options(code, given)
     remarks += about
@@ -94,7 +95,7 @@ def _level(names: Sequence[str], named: Sequence[str]) -> int:
 
 
 def _levelled(commands: Sequence[click_options.Command], named: Sequence[str]) -> Iterator[Option]:
-    """The options of each command, behind its own name."""
+    """Yield the options of each command, with the number of subcommands before them as their level."""
     for command in commands:
         yield from click_options.options_of(command, _level(command.names, named))
 
@@ -107,7 +108,7 @@ def _choose(choices: Sequence[str]) -> str:
 
 
 def _absl(code: Code) -> Iterator[Option]:
-    """The flags of absl."""
+    """Yield the flags of absl as options."""
     for at, call in code.calls():
         kind = _ABSL.get(name_of(call))
         if not name_of(call).startswith("DEFINE_") or not call.args or not text_of(call.args[0]):
@@ -140,7 +141,7 @@ def _absl(code: Code) -> Iterator[Option]:
 
 
 def _yaml_word(words: Sequence[str], folder: Path) -> str:
-    """The YAML file that the command names, as it names it; "" if there is none."""
+    """Return the YAML file in the command, as written there; "" if there is none."""
     for word in words:
         for text in (word, word.partition("=")[2]):
             if text.endswith((".yaml", ".yml")) and (folder / text).is_file():
@@ -149,7 +150,10 @@ def _yaml_word(words: Sequence[str], folder: Path) -> str:
 
 
 def _config_word(given: Sequence[str], folder: Path) -> str:
-    """A configuration file that the command names, whose values an option of the command could replace."""
+    """Return the word of the command that names a configuration file; "" if there is none.
+
+    The file may set the script's options, so they are not made settings.
+    """
     for before, word in zip(["", *given], given, strict=False):
         key, _, text = word.partition("=") if word.startswith("-") else (before, "", word)
         if word.startswith("@") or (_CONFIG.search(key) and Path(text).suffix and (folder / text).is_file()):
@@ -158,7 +162,7 @@ def _config_word(given: Sequence[str], folder: Path) -> str:
 
 
 def _abbreviated(key: str, flags: Mapping[str, Option]) -> Option | None:
-    """The option of which a word is an abbreviation, as argparse allows it."""
+    """Return the only option whose flag begins with `key`, because argparse accepts abbreviations; else None."""
     found = {option.name: option for flag, option in flags.items() if flag.startswith(key)}
     return next(iter(found.values())) if key.startswith("--") and len(key) > 2 and len(found) == 1 else None
 
@@ -166,14 +170,14 @@ def _abbreviated(key: str, flags: Mapping[str, Option]) -> Option | None:
 def _without_given(
     options: Sequence[Option], given: Sequence[str], named: Sequence[str], words: Sequence[str]
 ) -> list[Option]:
-    """The options that the command does not give. Raises UserError for required ones among them."""
+    """Return the options that the command does not give. Raises UserError if one of them is required."""
     flags = {flag: option for option in options for flag in option.flags if flag.startswith("-")}
     taken, values, place = set[str](), 0, 0
     while place < len(given):
         word = given[place]
         key = word.partition("=")[0].lstrip("+~")
         option = flags.get(key) or _abbreviated(key, flags) or flags.get(word[:2] if not word.startswith("--") else "")
-        changes = "=" in word or word.startswith("~")  # an override of Hydra
+        changes = "=" in word or word.startswith("~")  # whether the word is an override of Hydra
         option = option or next((o for o in options if not o.flag.startswith("-") and o.flag == key and changes), None)
         if option is not None:
             taken.add(option.name)

@@ -1,7 +1,7 @@
-"""Settings in configuration files: a YAML file that the command names, and Hydra's configurations.
+"""Find settings in configuration files: a YAML file that the command names, and configurations of Hydra.
 
-What a setting cannot express stays in the file: null, empty tables, lists of tables, interpolations, `_target_`, and
-keys that are no name of a setting.
+Values that a setting cannot express stay in the file: null, empty tables, lists of tables, interpolations, `_target_`,
+and keys that are not valid names of settings.
 """
 
 import ast
@@ -28,16 +28,19 @@ from experiments.store.durable import read_regular
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _COMPUTED = re.compile(r"\$\{|\?\?\?")
-_QUOTED = re.compile(r"[^'\\]*")  # what Hydra reads between single quotes as it is
+_QUOTED = re.compile(r"[^'\\]*")  # texts that Hydra reads unchanged between single quotes
 HYDRA = Style("hydra", bools=("true", "false"))
 
 
 def read_yaml(file: Path, omega: bool = False) -> dict[str, Any]:
-    """The content of a YAML file. omega: as OmegaConf reads it, for which 1e-4 is a number. Raises UserError."""
+    """Return the content of a YAML file; {} if it is not a mapping. Raises UserError if it cannot be read.
+
+    omega: read numbers as OmegaConf does, for which 1e-4 is a number.
+    """
     import yaml
 
     class Loader(yaml.SafeLoader):  # type: ignore[misc]
-        """PyYAML's, with OmegaConf's numbers."""
+        """PyYAML's safe loader, to which OmegaConf's form of numbers can be added."""
 
     if omega:
         number = (
@@ -53,7 +56,10 @@ def read_yaml(file: Path, omega: bool = False) -> dict[str, Any]:
 
 
 def leaves(content: Mapping[Any, Any], prefix: str = "", depth: int = 0) -> Iterator[tuple[str, Any, str]]:
-    """(dotted name, value, reason why it is no setting) of every value of a configuration."""
+    """Yield (dotted name, value, reason) for every value of a configuration.
+
+    reason: why the value is not a setting; "" if it is one.
+    """
     for key, value in content.items():
         name = f"{prefix}{key}"
         if not isinstance(key, str) or not _NAME.fullmatch(key):
@@ -78,7 +84,7 @@ def unfit(value: Any) -> str:
 
 
 def yaml_options(file: Path, named: str) -> list[Option]:
-    """The keys of a YAML file that the command names."""
+    """Return the keys of a YAML file as options. named: the file as the command names it."""
     found = []
     for name, value, reason in leaves(read_yaml(file)):
         found.append(Option(name, (name,), value, f"in {named}", in_file=True, left_out=reason))
@@ -87,15 +93,18 @@ def yaml_options(file: Path, named: str) -> list[Option]:
 
 @dataclass
 class _Composed:
-    """The values of a configuration of Hydra: name → (value, reason), and its groups with their files."""
+    """A configuration of Hydra that is composed of several files."""
 
-    values: dict[str, tuple[Any, str]] = field(default_factory=dict)
-    groups: dict[str, tuple[str, list[str]]] = field(default_factory=dict)
-    others: dict[str, list[Any]] = field(default_factory=dict)  # of a group's key: its values in the other files
+    values: dict[str, tuple[Any, str]] = field(default_factory=dict)  # name → (value, why it is not a setting or "")
+    groups: dict[str, tuple[str, list[str]]] = field(default_factory=dict)  # group → (chosen file, all files)
+    others: dict[str, list[Any]] = field(default_factory=dict)  # key of a group → its values in all files of the group
 
 
 def hydra_options(code: Code, given: Sequence[str]) -> tuple[list[Option], list[str]]:
-    """The overrides that a script of Hydra takes beside those given, and remarks about what was not read."""
+    """Return the overrides that a script of Hydra accepts, and remarks about configurations that were not read.
+
+    given: the overrides in the command, which choose the files of groups.
+    """
     for node, function in code.functions():
         for decorator in function.decorator_list:
             words = keywords(decorator)
@@ -142,7 +151,7 @@ def _of_main(
 
 
 def _override(name: str, value: Any, reason: str, file: str, others: Any) -> Option:
-    """A key as `key=value` on the command line; texts are quoted for Hydra's grammar."""
+    """Return the option that writes `key=value` on the command line. Texts are quoted for Hydra's grammar."""
     option = Option(name, (name,), value, f"in {file}", tuple(others), f"{name}={{{name}}}", left_out=reason)
     if value == "???":
         return Option(name, (name,), value, option.about, (), option.written)
@@ -158,9 +167,9 @@ def _override(name: str, value: Any, reason: str, file: str, others: Any) -> Opt
 
 
 def _compose(file: Path, given: Mapping[str, str]) -> _Composed | None:
-    """A primary configuration with the groups of its defaults. A key that several of them have is no setting.
+    """Return a primary configuration with the files of its defaults list; None if other files may change any key.
 
-    given: what the command chooses, by group. None where other files may change any key.
+    given: group → the file that the command chooses. A key that is in several files is not a setting.
     """
     content = read_yaml(file, omega=True)
     found, defaults = _Composed(), content.pop("defaults", [])
@@ -195,7 +204,7 @@ def _take(found: _Composed, values: Iterable[tuple[str, Any, str]]) -> None:
 
 
 def _of_group(found: _Composed, group: str, chosen: str, files: Mapping[str, Path]) -> None:
-    """The keys that all files of a group have, so that a row may change the group too."""
+    """Add the keys that all files of a group have. They stay valid if a row chooses another file of the group."""
     heads = [read_regular(each).decode(errors="replace") for each in files.values()]
     contents = {name: read_yaml(each, omega=True) for name, each in files.items()}
     if any("@package" in head for head in heads) or any("defaults" in content for content in contents.values()):
@@ -209,7 +218,7 @@ def _of_group(found: _Composed, group: str, chosen: str, files: Mapping[str, Pat
 
 
 def _stored(code: Code, named: str) -> Iterator[Option]:
-    """The fields of a dataclass that the script stores as a configuration of Hydra."""
+    """Yield the fields of a dataclass that the script stores as a configuration of Hydra with this name."""
     for at, call in code.calls():
         words = keywords(call)
         if name_of(call) == "store" and text_of(words.get("name")) == named and "group" not in words:

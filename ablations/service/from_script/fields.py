@@ -1,4 +1,4 @@
-"""Options that a library makes of the fields of dataclasses, or of the parameters of a function or a class."""
+"""Find options that a library derives from the fields of dataclasses or the parameters of functions and classes."""
 
 import ast
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,14 +29,14 @@ _FIELDS = ("field", "HfArg", "Field")
 
 @dataclass(frozen=True)
 class Style:
-    """A library's form of options. bools: the texts for true and false; None if it uses a pair of switches."""
+    """The form of a library's options. bools: the texts for true and false; None if it uses a pair of switches."""
 
     name: str
     bools: tuple[str, str] | None = ("true", "false")
-    dashes: bool = False
-    nested: bool = True
-    equals: bool = False  # --name=value alone
-    plain_texts: bool = False  # texts are read as Python: only those that no literal looks like are taken
+    dashes: bool = False  # dashes replace underscores in names of options
+    nested: bool = True  # fields of a nested dataclass have dotted names
+    equals: bool = False  # the library accepts --name=value, but not --name value
+    plain_texts: bool = False  # the library reads texts as Python, so texts that look like literals are left out
     positional: bool = False  # fields without a default are arguments without a flag
 
 
@@ -50,7 +50,11 @@ FIRE = Style("fire", bools=("True", "False"), nested=False, equals=True, plain_t
 
 @dataclass(frozen=True)
 class Root:
-    """A dataclass or function whose fields are options. prefix: before each name; changed: why none can be taken."""
+    """A dataclass or function whose fields or parameters are options.
+
+    called: its name in the script. prefix: the text before each option's name. changed: the reason why no option can be
+    a setting; "" otherwise.
+    """
 
     style: Style
     definition: Definition | None
@@ -61,7 +65,7 @@ class Root:
 
 
 def roots(code: Code) -> Iterator[Root]:
-    """Yield the objects that the script gives to a library which makes options of them."""
+    """Yield the classes and functions that the script passes to a library that derives options from them."""
     for at, call in code.calls():
         name, words = name_of(call), keywords(call)
         of = name_of(call.func.value) if isinstance(call.func, ast.Attribute) else ""
@@ -102,7 +106,7 @@ def roots(code: Code) -> Iterator[Root]:
 def _named(
     code: Code, at: Node, given: ast.AST | None, style: Style, prefix: str = "", changed: str = ""
 ) -> Iterator[Root]:
-    """The definitions that an expression names: one, or several in a tuple or a list."""
+    """Yield a root for each definition that an expression names: one, or several in a tuple or a list."""
     if isinstance(given, ast.Name):
         value = next((n.node.value for n in code.nodes if n.file == at.file and isinstance(n.node, ast.Assign)
                       and any(isinstance(t, ast.Name) and t.id == given.id for t in n.node.targets)), None)  # fmt: skip
@@ -118,7 +122,7 @@ def _named(
 
 
 def options_of(root: Root, code: Code, overrides: Mapping[str, ast.expr] | None = None) -> list[Option]:
-    """The options of a root."""
+    """Return the options of a root. overrides: name of a field → the expression that replaces its default."""
     if root.definition is None:
         return []
     if isinstance(root.definition, Function):
@@ -143,7 +147,7 @@ class Field:
     default: ast.expr | None
     about: str = ""
     factory: ast.expr | None = None
-    marked: str = ""  # why its annotation changes the option
+    marked: str = ""  # why its annotation prevents a setting; "" if it does not
 
 
 def _parameters(function: Function) -> list[Field]:
@@ -155,7 +159,7 @@ def _parameters(function: Function) -> list[Field]:
 
 
 def _fields(kind: ast.ClassDef, file: Path, code: Code, depth: int = 0) -> list[Field]:
-    """The fields of a dataclass and of the bases that are among the files."""
+    """Return the fields of a dataclass, and of its base classes that are in the script's files."""
     found: dict[str, Field] = {}
     for base in kind.bases if depth < 8 else ():
         for place, each in code.definitions(name_of(base), file)[:1]:
@@ -182,7 +186,7 @@ def _fields(kind: ast.ClassDef, file: Path, code: Code, depth: int = 0) -> list[
 
 
 def _annotated(field: Field) -> Field:
-    """The field without Annotated[…] around its type."""
+    """Return the field without Annotated[…] around its type, marked if its type has further constraints."""
     annotation = field.annotation
     if isinstance(annotation, ast.Subscript) and name_of(annotation.value) == "Annotated":
         inner = annotation.slice
@@ -228,9 +232,9 @@ def _field(field: Field, root: Root, code: Code, override: ast.expr | None) -> I
 def _nested(
     field: Field, default: ast.expr | None, root: Root, code: Code
 ) -> tuple[Root, Mapping[str, ast.expr] | None] | None:
-    """The dataclass of a field, with what the default changes in it; None for a field of another type.
+    """Return the dataclass of a field, and the overrides in the field's default; None for a field of another type.
 
-    The changes are None where the default is computed in another way than by a call of the class.
+    The overrides are None if the default is computed, and not a call of the class with keyword arguments.
     """
     kinds = [
         each for each in code.definitions(name_of(field.annotation), root.file) if isinstance(each[1], ast.ClassDef)
@@ -253,7 +257,7 @@ def _nested(
 
 
 def _of_type(option: Option, default: ast.expr, annotation: ast.expr | None, style: Style) -> Option:
-    """The option with the value that the library makes of the text in the command."""
+    """Return the option with its default as a setting that the library reads back as the same value."""
     value, kind = literal(default), source(annotation)
     if value is UNKNOWN:
         return option.without(computed(default))
@@ -292,17 +296,17 @@ def _of_type(option: Option, default: ast.expr, annotation: ast.expr | None, sty
 
 
 def _spelled(option: Option, style: Style) -> Option:
-    """The option as a library that takes `--name=value` alone is given it."""
+    """Return the option, written as `--name=value` if the library accepts only this form."""
     return replace(option, written=f"{option.flag}={{{option.name}}}") if style.equals else option
 
 
 def _no_python(text: str) -> bool:
-    """Return whether no literal of Python looks like the text."""
+    """Return whether a text cannot be mistaken for a literal of Python."""
     return text.replace("-", "_").replace("/", "_").isidentifier() and text not in ("True", "False", "None")
 
 
 def unread(found: Sequence[Root]) -> list[str]:
-    """Remarks about what a library reads and these files do not define."""
+    """Return a remark for each root whose options are not read."""
     return [
         f"the options of {root.called} are not read: {root.changed or 'its class is not among the files of the script'}"
         for root in found

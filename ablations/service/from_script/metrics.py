@@ -1,7 +1,7 @@
-"""Metrics and progress in what a script prints, guessed from its calls of print and of loggers.
+"""Guess the metrics and the progress that a script prints from its calls of print and of loggers.
 
-Each guess comes with the line that it was made from. A line that only an error prints (before `raise` or an exit with
-an error, in an `except`) is none.
+Each guessed metric contains the source line that prints it. Lines that are printed only because of an error do not
+count. They are in a block that ends with `raise` or an exit with an error code, or in an `except` block.
 """
 
 import ast
@@ -26,7 +26,7 @@ _STEP = re.compile(r"\b(epoch|step|iter|iteration|it|round|update)\b([ \t]*[:=#]
 _MEAN = re.compile(r"avg|average|mean", re.IGNORECASE)
 NUMBER = r"([-+\d.e]+)"
 _PRINTS = ("print", "info", "echo", "secho")
-_STREAMS = ("stdout", "stderr", "tqdm")  # what is written to another object is in a file
+_STREAMS = ("stdout", "stderr", "tqdm")  # a write to another object is taken as a write to a file
 _SETS = {"test": "test", "train": "train", "training": "train",
          **dict.fromkeys(("val", "valid", "validation", "dev", "eval", "evaluation"), "dev")}  # fmt: skip
 _LOSS = re.compile("loss", re.IGNORECASE)
@@ -37,7 +37,11 @@ _STOP = {"is", "are", "was", "of", "on", "at", "the", "a", "to", "in", "for", "a
 
 @dataclass(frozen=True)
 class Printed:
-    """A number that a script prints. pattern: finds it, "" for a line of JSON. line: the source that prints it."""
+    """A number that a script prints.
+
+    pattern: the regular expression that finds it; "" for a line of JSON. digits: the number of its decimals. line: the
+    source line that prints it.
+    """
 
     set: str
     name: str
@@ -48,14 +52,14 @@ class Printed:
 
 @dataclass(frozen=True)
 class _Template:
-    """A printed text: \\0 for each value put into it, \\1 for each of its decimals; and the values' expressions."""
+    """A printed text with \\0 for each inserted value and \\1 for each of its decimals, and the values' expressions."""
 
     text: str
     values: tuple[str, ...]
 
 
 def printed(code: Code) -> Iterator[Printed]:
-    """The numbers that its calls of print and of a logger print with a name before them."""
+    """Yield the metrics that calls of print and of loggers print: numbers after a name, and keys of JSON."""
     failing = _failing(code)
     for at, call in code.calls():
         if not _is_print(call) or id(call) in failing or _except(at):
@@ -94,7 +98,7 @@ def _of_template(template: _Template, line: str) -> Iterator[Printed]:
             number, digits = rf"\s*[-+\d.e]+\s*\(\s*{NUMBER}", len(average[2])
         if count := _COUNT.match(text, value_at):
             if count[1] is None:
-                continue  # so many of so many: no metric
+                continue  # a count such as 7/10 is not a metric
             number, digits = rf"\s*\d+\s*/\s*\d+\W*\(\s*{NUMBER}", len(count[1])
         if step and step.start() < found.start() and step.end() <= found.start(3):
             before = rf"\b{step[1]}\W*(?P<step>\d+).*?"
@@ -108,23 +112,23 @@ def _of_template(template: _Template, line: str) -> Iterator[Printed]:
 
 
 def _named(label: str) -> tuple[str, str] | None:
-    """The set and the metric that a label of one or two words names; None if it names no metric."""
+    """Return the set and the metric that a label of one or two words names; None if it names no metric."""
     last = label.split()[-1]
     if last.lower() in _STOP or not _METRIC.search(_split(last)):
         return None
     if of := _SET.match(label):
         return _SETS[of[1].lower()], label[of.end() :]
-    # a loss without a word before it is that of the training
+    # A loss without the name of a set is the training loss.
     return ("train" if _LOSS.search(last) else "test"), last
 
 
 def _split(name: object) -> str:
-    """A name, and once more with its words apart: valAcc, val Acc."""
+    """Return a name followed by the same name with spaces between its words: "valAcc val Acc" for valAcc."""
     return f"{name} {re.sub(r'(?<=[a-z])(?=[A-Z])', ' ', str(name))}"
 
 
 def progress(code: Code) -> Iterator[str]:
-    """The pattern of a step and a total that it prints: epoch 3/10."""
+    """Yield a pattern for each step that the script prints with a total, such as epoch 3/10."""
     for _, call in code.calls():
         if _is_print(call):
             for word in re.findall(r"([A-Za-z]+)[ :=\[(]*\0 ?/ ?(?:\0|\d)", _template_of(call).text):
@@ -136,7 +140,7 @@ def _except(at: Node) -> bool:
 
 
 def _failing(code: Code) -> set[int]:
-    """The calls in blocks that end in an error: raise, sys.exit(1)."""
+    """Return the ids of the calls in blocks that end in an error: raise, sys.exit(1)."""
     found = set[int]()
     for node in code.nodes:
         for name in ("body", "orelse", "finalbody"):
@@ -162,7 +166,7 @@ def _escaped(text: str) -> str:
 
 
 def _value_at(template: _Template, place: int) -> str:
-    """The expression of the value at a place of the text."""
+    """Return the expression of the value at a position of the text."""
     count = template.text[:place].count("\0")
     return template.values[count] if count < len(template.values) else ""
 
@@ -172,7 +176,8 @@ def _template_of(call: ast.Call) -> _Template:
     parts = [_template(argument) for argument in call.args]
     first = parts[0] if parts else _Template("", ())
     if len(parts) > 1 and re.search(r"%[-+ 0-9.]*[dfgs]", first.text) and name_of(call) != "print":
-        values = tuple(value for part in parts[1:] for value in part.values)  # a logger puts its other arguments there
+        # A logger formats its other arguments into the first one.
+        values = tuple(value for part in parts[1:] for value in part.values)
         return _Template(_percent(first.text), values)
     return _Template(" ".join(part.text for part in parts), tuple(value for part in parts for value in part.values))
 
@@ -210,7 +215,7 @@ def _percent(text: str) -> str:
 
 
 def _formatted(text: str, call: ast.Call) -> _Template:
-    """Return the template of a str.format call: the fields' names, or the arguments in their order."""
+    """Return the template of a str.format call. A value is the name of its field, or the next argument."""
     values, given = list[str](), iter(call.args)
 
     def value(found: re.Match[str]) -> str:
@@ -226,6 +231,6 @@ def _formatted(text: str, call: ast.Call) -> _Template:
 
 
 def _mark(written: str) -> str:
-    """\\0 for a value, and a \\1 for each decimal of its format."""
+    """Return \\0 for a value, followed by \\1 for each decimal of its format."""
     decimals = re.search(r"\.(\d)[fFeEgG%]?\W*$", written)
     return "\0" + "\1" * int(decimals[1] if decimals else 0)

@@ -1,4 +1,4 @@
-"""An option of a script, and how its default value becomes a setting. Only literal defaults are taken."""
+"""Represent the options of a script, and convert their defaults to settings. Only literal defaults are converted."""
 
 import ast
 import json
@@ -11,7 +11,7 @@ from typing import Any
 from experiments.tasks.own.command import GIVEN, CommandConfig
 
 SEEDS = ("seed", "random_seed", "random_state", "manual_seed", "rng_seed")
-UNKNOWN: Any = object()  # the value of an expression that is no literal
+UNKNOWN: Any = object()  # the value of an expression that is not a literal
 LARGEST = (1 << 63) - 1  # TOML's largest integer
 
 
@@ -19,9 +19,9 @@ LARGEST = (1 << 63) - 1  # TOML's largest integer
 class Option:
     """An option of a script.
 
-    flags: all its spellings, the one to write first. value: its literal default, None if it has none. written: its
-    place in the command, flag and value if empty. left_out: why it is no setting. level: the number of subcommands
-    before it.
+    flags: all spellings; the first one is written into the command. value: the literal default; None if there is none.
+    written: the text of the option in the command; if empty, the flag and the value. left_out: the reason why the
+    option is not a setting. level: the number of subcommands before it.
     """
 
     name: str
@@ -34,7 +34,7 @@ class Option:
     left_out: str = ""
     level: int = 0
     takes_value: bool = True
-    in_file: bool = False  # a key of a configuration file: no word of the command
+    in_file: bool = False  # a key of a configuration file, which is not in the command
 
     @property
     def flag(self) -> str:
@@ -43,37 +43,37 @@ class Option:
 
     @property
     def positional(self) -> bool:
-        """Return whether the option has no flag, so that its place in the command counts."""
+        """Whether the option has no flag, so that its position in the command matters."""
         return not self.flag.startswith("-") and "=" not in self.written and not self.in_file
 
     def without(self, reason: str) -> "Option":
-        """This option, left out of the settings for a reason."""
+        """Return this option, left out of the settings. An earlier reason stays."""
         return replace(self, left_out=self.left_out or reason)
 
 
 @dataclass(frozen=True)
 class Options:
-    """The options found, the command's words, and remarks for the user about what was not read."""
+    """The options of a script, the words of its command, and remarks for the user about options that were not read."""
 
     options: Sequence[Option]
     words: Sequence[str]
-    cuts: Sequence[int] = ()  # of the words: where the subcommands stand, so that options can be put before them
+    cuts: Sequence[int] = ()  # indices of the subcommands in `words`
     remarks: Sequence[str] = ()
 
 
 def name_of(node: ast.AST | None) -> str:
-    """The last word of what is called or named: add_argument of parser.add_argument(…)."""
+    """Return the last name in an expression or in what it calls: add_argument for parser.add_argument(…)."""
     node = node.func if isinstance(node, ast.Call) else node
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
 
 def keywords(node: ast.AST | None) -> dict[str, ast.expr]:
-    """The keyword arguments of a call."""
+    """Return the keyword arguments of a call."""
     return {word.arg: word.value for word in node.keywords if word.arg} if isinstance(node, ast.Call) else {}
 
 
 def literal(node: ast.AST | None, missing: Any = None) -> Any:
-    """The value of a literal; UNKNOWN for any other expression, `missing` for none."""
+    """Return the value of a literal; UNKNOWN for another expression, `missing` if there is no expression."""
     if node is None:
         return missing
     try:
@@ -83,29 +83,29 @@ def literal(node: ast.AST | None, missing: Any = None) -> Any:
 
 
 def text_of(node: ast.AST | None) -> str:
-    """A literal text; "" for anything else."""
+    """Return the value of a string literal; "" for any other node."""
     value = literal(node)
     return value if isinstance(value, str) else ""
 
 
 def source(node: ast.AST | None) -> str:
-    """The expression as one short line."""
+    """Return the source of an expression as one short line."""
     text = " ".join(ast.unparse(node).split()) if node is not None else ""
     return text if len(text) <= 80 else f"{text[:79]}…"
 
 
 def computed(node: ast.AST | None) -> str:
-    """The reason why an option whose default is no literal is left out."""
+    """Return the reason for leaving out an option whose default is not a literal."""
     return f"its default is computed: {source(node)}"
 
 
 def one_line(text: str) -> str:
-    """A text as part of a comment in TOML."""
+    """Return a text as one printable line, for a comment in TOML."""
     return " ".join("".join(c if c.isprintable() or c.isspace() else "?" for c in text).split())
 
 
 def toml(value: Any) -> str:
-    """A value in TOML; "" for one that no setting has."""
+    """Return a value in TOML; "" for a value that a setting cannot have."""
     if isinstance(value, float):
         return repr(value) if math.isfinite(value) else ""
     if isinstance(value, list):
@@ -119,7 +119,7 @@ def toml(value: Any) -> str:
 
 
 def setting_name(name: str) -> str:
-    """A name that a setting may have, made of an option's; dots separate groups of settings."""
+    """Return a valid name of a setting for the name of an option. Dots separate groups of settings."""
     parts = [re.sub(r"[^A-Za-z0-9_]", "_", part).lstrip("_") or "option" for part in name.split(".")]
     parts = [f"option_{part}" if part[0].isdigit() else part for part in parts]
     return ".".join(f"{part}_" if reserved(part, top=n == 0) else part for n, part in enumerate(parts))
@@ -132,7 +132,7 @@ def reserved(part: str, top: bool) -> bool:
 
 
 def unlike(options: Sequence[Option]) -> list[Option]:
-    """The options with names that differ, of which none is also a group of settings."""
+    """Return the options with distinct names. No name is also the name of a group of settings."""
     taken, found = set[str](), list[Option]()
     groups = {option.name[:at] for option in options for at, c in enumerate(option.name) if c == "."}
     for option in options:
@@ -149,18 +149,18 @@ def _renamed(option: Option, name: str) -> str:
 
 
 def switch(name: str, first: str, second: str = "") -> str:
-    """The place of words of a command for a setting that is true or false."""
+    """Return the placeholder of a true-or-false setting, which writes `first` if true and `second` if false."""
     return f"{{{name}:{first}|{second}}}" if second or not first else f"{{{name}:{first}}}"
 
 
 def describe(kind: str, choices: Sequence[Any], about: Any) -> str:
-    """The comment of an option: its type, its choices, its help."""
+    """Return the comment of an option: its type, its choices and its help."""
     one_of = f"one of {', '.join(map(str, choices))}" if choices else ""
     return ", ".join(filter(None, [kind, one_of, about if isinstance(about, str) else ""]))
 
 
 def as_kind(value: Any, kind: str) -> Any:
-    """A literal default as the option's converter (int, float, text) makes it of its own text; UNKNOWN if it fails."""
+    """Return a literal default as the value of type int, float or text; UNKNOWN if it cannot be converted."""
     try:
         if kind == "int":
             number = int(value) if isinstance(value, str) else value
@@ -173,7 +173,7 @@ def as_kind(value: Any, kind: str) -> Any:
 
 
 def settle(options: Sequence[Option]) -> list[Option]:
-    """The options, of which those without a value that TOML can write are left out with the reason."""
+    """Return the options. Options without a default that TOML can represent are left out, with the reason."""
     found = []
     for option in options:
         value = list(option.value) if isinstance(option.value, tuple) else option.value

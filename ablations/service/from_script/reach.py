@@ -1,8 +1,8 @@
-"""The code that running a script reaches, as far as its syntax shows: bodies of modules, and what they mention.
+"""Find the code that a run of a script reaches, as far as its syntax shows.
 
-A module that is imported is reached without what it does under `if __name__ == "__main__"`. A function is reached
-where reached code mentions it by its name, through an import or as a method; a class is reached with its methods, but
-for those that add options to a parser, which must be mentioned themselves.
+The body of each imported module is reached, except its code under `if __name__ == "__main__"`. A function is reached if
+reached code mentions its name, also through an import or as a method. A class is reached with its methods. Methods that
+add options to a parser are an exception: they are reached only if reached code mentions them.
 """
 
 import ast
@@ -15,14 +15,18 @@ from ablations.service.from_script.option import keywords, name_of
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Definition = Function | ast.ClassDef
-# With these a function or class is registered where it is defined, and nothing else mentions it.
+# Decorators that register a function where it is defined, so that other code need not mention it.
 _REGISTERS = ("command", "callback", "group", "config", "main", "automain", "wrap")
 _CONDITIONS = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.ExceptHandler, ast.IfExp, ast.Match)
 
 
 @dataclass(frozen=True)
 class Node:
-    """A node of reached code: its file, the function around it (None: none), and the conditions around it there."""
+    """A node of reached code.
+
+    function: the function that contains the node; None at the top level of the file. around: the conditions and loops
+    around the node in that function or file.
+    """
 
     file: Path
     function: Function | None
@@ -31,50 +35,50 @@ class Node:
 
     @property
     def conditional(self) -> bool:
-        """Return whether it may be executed several times, or not at all."""
+        """Whether the node may be executed several times, or not at all."""
         return bool(self.around)
 
 
 class Code:
-    """The files of a script, and the nodes that it reaches, in the order in which they would run."""
+    """The files of a script, and the nodes that a run of the script reaches, in the order in which they would run."""
 
     def __init__(self, script: Path, trees: Mapping[Path, ast.Module]) -> None:
         self.script, self._trees = script, trees
         self.nodes: list[Node] = []
-        self.imports = set[str]()  # names of what the reached files import
+        self.imports = set[str]()  # names that the reached files import
         self._names: dict[Path, _Names] = {}
         self._resolved: dict[tuple[str, Path], list[tuple[Path, Definition]]] = {}
         self._bound: dict[tuple[Path, Function | None, str], list[Node]] = {}  # nodes that bind a name
         self._set: dict[str, list[Node]] = {}  # assignments to an attribute
         self._seen = set[int]()
-        self._bodies = deque[tuple[list[ast.stmt], Path, Function | None]]()  # reached, not yet read
-        self._attributes = set[str]()  # mentioned, such as x.parse
-        self._adders: dict[str, list[tuple[Path, Function]]] = {}  # methods that add options: taken once mentioned
+        self._bodies = deque[tuple[list[ast.stmt], Path, Function | None]]()  # reached bodies that are not yet read
+        self._attributes = set[str]()  # mentioned attributes: parse for x.parse
+        self._adders: dict[str, list[tuple[Path, Function]]] = {}  # name → the methods of this name
         if script in trees:
             self._module(script)
         while self._bodies:
             self._run(*self._bodies.popleft())
 
     def functions(self) -> Iterator[tuple[Node, Function]]:
-        """The reached definitions of functions."""
+        """Yield the reached definitions of functions."""
         yield from ((node, node.node) for node in self.nodes if isinstance(node.node, Function))
 
     def calls(self) -> Iterator[tuple[Node, ast.Call]]:
-        """The reached calls."""
+        """Yield the reached calls."""
         yield from ((node, node.node) for node in self.nodes if isinstance(node.node, ast.Call))
 
     def definitions(self, name: str, file: Path) -> list[tuple[Path, Definition]]:
-        """Return the definitions of a name in a file: there, or in the file from which it is imported."""
+        """Return the definitions of a name that a file defines or imports from another file of the script."""
         if (name, file) not in self._resolved:
             self._resolved[name, file] = self._resolve(name, file, 0)
         return self._resolved[name, file]
 
     def binding(self, name: str, file: Path, function: Function | None) -> list[Node]:
-        """The nodes that bind a name in a function, or at the top of a file."""
+        """Return the nodes that bind a name in a function, or at the top level of a file if `function` is None."""
         return self._bound.get((file, function, name), [])
 
     def setting(self, attribute: str) -> list[Node]:
-        """The assignments to an attribute of any object."""
+        """Return the assignments to an attribute of any object."""
         return self._set.get(attribute, [])
 
     def _resolve(self, name: str, file: Path, depth: int) -> list[tuple[Path, Definition]]:
@@ -89,7 +93,7 @@ class Code:
         return []
 
     def _file(self, module: str, importer: Path) -> Path | None:
-        """The file of a module, among those of the script."""
+        """Return the file of a module among the files of the script; None if it is not among them."""
         level = len(module) - len(module.lstrip("."))
         parts = [part for part in module.lstrip(".").split(".") if part]
         homes = [importer.parents[level - 1]] if level else [importer.parent, *importer.parents, self.script.parent]
@@ -120,7 +124,10 @@ class Code:
                 self._follow(node)
 
     def _walk(self, statement: ast.AST, file: Path, function: Function | None) -> Iterator[Node]:
-        """The nodes of a statement, without the bodies of functions and of `if __name__` of imported modules."""
+        """Yield the nodes of a statement.
+
+        Bodies of functions, and of `if __name__ == "__main__"` in imported modules, are left out.
+        """
         waiting: list[tuple[ast.AST, tuple[ast.AST, ...]]] = [(statement, ())]
         while waiting:
             node, around = waiting.pop()
@@ -134,7 +141,7 @@ class Code:
             waiting += [(child, around) for child in reversed(inside)]
 
     def _note(self, found: Node) -> None:
-        """Remember what a node binds."""
+        """Record the names and attributes that a node binds."""
         node = found.node
         targets: list[ast.expr | None] = []
         if isinstance(node, ast.Assign):
@@ -150,7 +157,7 @@ class Code:
                 self._set.setdefault(target.attr, []).append(found)
 
     def _follow(self, found: Node) -> None:
-        """Take what a node mentions."""
+        """Add the modules, functions and classes that a node mentions to the reached code."""
         node, file = found.node, found.file
         if isinstance(node, ast.Import | ast.ImportFrom):
             for module, original, _ in _imported(node):
@@ -195,7 +202,10 @@ def _is_main(test: ast.expr) -> bool:
 
 
 def _inside(node: ast.AST) -> list[ast.AST]:
-    """Return the nodes executed with a node: for a function its decorators and defaults, for a class no methods."""
+    """Return the child nodes that run together with a node.
+
+    The definition of a function runs only its decorators and defaults. The methods of a class are left out.
+    """
     if isinstance(node, ast.ClassDef):
         return [*node.decorator_list, *node.bases, *(each for each in node.body if not isinstance(each, Function))]
     if isinstance(node, Function):
@@ -214,7 +224,10 @@ def _registers(decorator: ast.expr) -> bool:
 
 @dataclass(frozen=True)
 class _Names:
-    """Meanings of a file's names. imported: local name → (module, name in it); "*" for imports of all names."""
+    """The names that a file defines or imports.
+
+    imported: local name → (module, name in it). The local name "*" stands for an import of all names.
+    """
 
     definitions: dict[str, list[Definition]]  # functions and classes, without methods
     imported: dict[str, list[tuple[str, str]]]
@@ -240,7 +253,7 @@ def _names(tree: ast.Module) -> _Names:
 
 
 def _imported(node: ast.Import | ast.ImportFrom) -> Iterator[tuple[str, str, str]]:
-    """(module, name in it, local name) of an import; the name is "" where the module itself is imported."""
+    """Yield (module, name in it, local name) of an import. The second name is "" if the module itself is imported."""
     if isinstance(node, ast.ImportFrom):
         module = "." * node.level + (node.module or "")
         yield from ((module, each.name, each.asname or each.name) for each in node.names)
@@ -249,7 +262,7 @@ def _imported(node: ast.Import | ast.ImportFrom) -> Iterator[tuple[str, str, str
 
 
 def _joined(module: str, name: str) -> str:
-    """The name of a module in a package; `from . import b` is .b."""
+    """Return the name of a module in a package: a.b for b in a, and .b for `from . import b`."""
     if not name:
         return module
     return f"{module}{name}" if not module.strip(".") else f"{module}.{name}"
@@ -262,7 +275,7 @@ def _imports(node: ast.AST) -> Iterator[str]:
 
 
 def parameter_of(function: Function, call: ast.Call, name: str) -> ast.expr | None:
-    """The argument that a call gives for a parameter of a function."""
+    """Return the argument that a call passes for a parameter of a function; None if it passes none."""
     given = keywords(call).get(name)
     if given is not None:
         return given
