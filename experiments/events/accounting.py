@@ -1,7 +1,7 @@
-"""Costs of attempts, from their first and last events; their sums, and the training time of a run.
+"""Compute the costs of attempts from their first and last events, sums of costs, and the training time of a run.
 
-Attempts that failed, were stopped or killed, or were repeated are among them. An amount that was not recorded is None.
-Imports no torch.
+All attempts count, also those that failed, were stopped or killed, or were repeated. An amount that was not recorded is
+None. Imports no torch.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -22,39 +22,39 @@ from experiments.store.layout import Store
 from experiments.store.results import Amount, Attempt, Facts, TrainingResult, Word
 from experiments.store.spec import FILE as SPEC
 
-HEAD = 20  # one of the first events is "started"
+HEAD = 20  # one of the first 20 events is "started"
 
 
 class AttemptCost(Facts):
-    """An attempt. Seconds, joules."""
+    """The cost of an attempt, in seconds and joules."""
 
     attempt: Attempt = 0
-    wall_s: Amount = 0.0  # from the start of its process to its end
-    seen: bool = False  # whether its start and end are known; if not, wall_s is between its first and last sign of life
-    ended: Word = ""  # "finished", the class of its failure, "stopped", "killed"; "": running, or its end is not known
+    wall_s: Amount = 0.0  # from the start of the process to its end
+    seen: bool = False  # start and end are known; if not, wall_s is the time from the first to the last sign of life
+    ended: Word = ""  # "finished", a failure class, "stopped" or "killed"; "" while it runs, or if its end is not known
     t: Amount | None = None  # Unix time of its end
-    kind: Word | None = None  # of its devices: "cpu", "cuda"
-    device_s: Amount | None = None  # wall_s × threads of processors, or × GPUs × their share
+    kind: Word | None = None  # kind of its devices: "cpu" or "cuda"
+    device_s: Amount | None = None  # wall_s × CPU threads, or wall_s × GPUs × share of a GPU
     cpu_s: Amount | None = None
     cpu_joules: Amount | None = None
     gpu_joules: Amount | None = None
-    tables: list[Word] = Field(default_factory=list)  # studies and profiles that it was started for
+    tables: list[Word] = Field(default_factory=list)  # studies and profiles for which it was started
 
 
 def attempt_costs(store: Store, run_id: str) -> list[AttemptCost]:
-    """The attempts at a run that have begun, oldest first."""
+    """Return the costs of the attempts at a run that have begun, oldest first."""
     folders = {number: store.attempt_folder(run_id, number) for number in store.attempts(run_id)}
     every = {number: _spent(number, folder) for number, folder in folders.items()}
     silent = [number for number, one in every.items() if one is None and (folders[number] / SPEC).exists()]
     record = _record(store, run_id) if silent else TrainingResult()
-    if record.attempt in silent:  # its events are lost
+    if record.attempt in silent:  # the events of the finished attempt are lost
         every[record.attempt] = AttemptCost(attempt=record.attempt, wall_s=record.wall_s or 0.0, ended="finished")
     found = [one for one in every.values() if one is not None]
-    # after one whose end nobody saw, the next one shows that it had ended
+    # An attempt without a recorded end was killed if another attempt follows it.
     lost = {"ended": "killed"}
     found = [one if one.ended or one is found[-1] else one.model_copy(update=lost) for one in found]
     if all((folder / SPEC).exists() for folder in folders.values()):
-        return found  # nothing was imported: no record to read
+        return found  # the run was not imported, so its record names no further attempts
     return [*_elsewhere(store, run_id, folders), *found]
 
 
@@ -82,7 +82,7 @@ def _spent(number: int, folder: Path) -> AttemptCost | None:
 
 
 def _until(last: Mapping[str, Any], folder: Path) -> float:
-    """When an attempt ended; where nobody recorded it, its last sign of life."""
+    """Return the time when an attempt ended, or the time of its last sign of life if its end was not recorded."""
     seconds: float = last["t"]
     return seconds if last["kind"] in ENDS else max(seconds, last_heartbeat(folder))
 
@@ -93,7 +93,7 @@ def _ended(last: dict[str, Any]) -> str:
 
 
 def _leased(device: Any, wall_s: float) -> dict[str, Any]:
-    """Kind and device_s; {} where the attempt did not say what it leased."""
+    """Return `kind` and `device_s` of a leased device, or {} if the lease was not recorded."""
     if not isinstance(device, dict) or not isinstance(kind := device.get("kind"), str):
         return {}
     each = device.get("threads", 1) if kind == "cpu" else device.get("share", 1.0)
@@ -104,7 +104,7 @@ def _leased(device: Any, wall_s: float) -> dict[str, Any]:
 
 
 def _elsewhere(store: Store, run_id: str, numbers: Collection[int]) -> list[AttemptCost]:
-    """Attempts that only the record names, since they were made in the store that the run was imported from."""
+    """Return attempts that only the record names: they were made in the store from which the run was imported."""
     record = _record(store, run_id)
     return [
         AttemptCost(attempt=earlier.attempt, wall_s=earlier.seconds, seen=True, ended=earlier.ended or "killed")
@@ -114,14 +114,14 @@ def _elsewhere(store: Store, run_id: str, numbers: Collection[int]) -> list[Atte
 
 
 def _record(store: Store, run_id: str) -> TrainingResult:
-    """An empty one in place of a damaged one, which the table names."""
+    """Return the record of a run, or an empty one if it is missing or damaged. The table names damaged records."""
     try:
         return store.result(run_id) or TrainingResult()
     except Damaged:
         return TrainingResult()
 
 
-# --- Sums over attempts: the only ones; tables and MLflow show these
+# --- Sums over attempts, for tables and for MLflow
 
 
 HOUR, KWH = 3600.0, 3.6e6
@@ -129,29 +129,32 @@ HOUR, KWH = 3600.0, 3.6e6
 
 @dataclass(frozen=True)
 class Amounts:
-    """Sums over attempts. What some attempts did not record is counted by `without_…`: the sum is of the others."""
+    """Sums over attempts. `without_…` counts the attempts that did not record an amount; the sum omits them."""
 
     runs: int = 0
     attempts: int = 0
-    early: int = 0  # that failed, were stopped or killed
-    unseen: int = 0  # that run, or whose start or end is not known: counted between their known events
+    early: int = 0  # attempts that failed, were stopped or were killed
+    unseen: int = 0  # attempts that are running, or whose start or end is not known
     wall_s: float = 0.0
-    thread_s: float = 0.0  # leased: wall time × threads, of attempts on processors
-    gpu_s: float = 0.0  # leased: wall time × GPUs × their share
+    thread_s: float = 0.0  # wall time × leased threads, for attempts on CPUs
+    gpu_s: float = 0.0  # wall time × leased GPUs × share of a GPU
     without_lease: int = 0
     cpu_s: float = 0.0
     without_cpu: int = 0
     cpu_joules: float = 0.0
     without_cpu_joules: int = 0
     gpu_joules: float = 0.0
-    without_gpu_joules: int = 0  # of the attempts on GPUs
+    without_gpu_joules: int = 0  # counts only attempts on GPUs
     on_gpus: int = 0
 
     def __add__(self, other: "Amounts") -> "Amounts":
         return Amounts(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
 
     def as_json(self) -> dict[str, Any]:
-        """Hours and kWh; None where no attempt recorded the amount, `without` where some did not."""
+        """Return the sums in hours and kWh, for JSON.
+
+        CPU time and energies are None if no attempt recorded them. `attempts_without` counts attempts without a record.
+        """
         without = {"device": self.without_lease, "cpu": self.without_cpu, "cpu_energy": self.without_cpu_joules}
         without["gpu_energy"] = self.without_gpu_joules
         return {
@@ -169,7 +172,7 @@ class Amounts:
         }
 
     def known(self) -> dict[str, float]:
-        """The numbers of `as_json` but those that are 0 or that no attempt recorded."""
+        """Return the numbers of `as_json`, without zeros and amounts that no attempt recorded."""
         return {name: float(value) for name, value in self.as_json().items() if value and not isinstance(value, dict)}
 
 
@@ -177,7 +180,7 @@ NOTHING = Amounts()
 
 
 def amounts_of(attempts: Iterable[AttemptCost]) -> Amounts:
-    """Return the sum of the attempts' costs, also of several runs."""
+    """Return the sum of the costs of attempts, which may belong to several runs."""
     return total(map(_of_attempt, attempts))
 
 
@@ -203,7 +206,7 @@ def _of_attempt(one: AttemptCost) -> Amounts:
 
 
 def total(parts: Iterable[Amounts]) -> Amounts:
-    """The sum."""
+    """Return the sum of several sums."""
     return reduce(add, parts, NOTHING)
 
 
@@ -211,11 +214,11 @@ def total(parts: Iterable[Amounts]) -> Amounts:
 
 
 def training_time(store: Store, run_id: str, attempt: int, seconds: float) -> dict[str, Any]:
-    """Fields for the record of attempt `attempt`, which itself took `seconds`.
+    """Return fields for the record of attempt number `attempt`, which took `seconds`.
 
-    train_s            seconds of all attempts together, including failed and repeated work
-    earlier_attempts   of each: attempt, seconds until its last event, how it ended ("killed" if it did not say)
-    continues          {run_id, step}: the shorter run whose checkpoint this run began with; usually None
+    train_s            seconds of all attempts, including failed and repeated work
+    earlier_attempts   for each earlier attempt: number, seconds of training, how it ended ("killed" if not recorded)
+    continues          {run_id, step} if this run began with the checkpoint of a shorter run, else None
     """
     earlier: list[dict[str, Any]] = []
     resumed: Mapping[str, Any] = {}
@@ -226,7 +229,7 @@ def training_time(store: Store, run_id: str, attempt: int, seconds: float) -> di
         begin = until = last = None
         for last in Tail(folder).read():
             begin = last["t"] if begin is None else begin
-            if last["kind"] == "restarted":  # what lies before does not contribute
+            if last["kind"] == "restarted":  # earlier attempts do not contribute to this training
                 earlier, resumed = [], {}
             elif last["kind"] == "resumed":
                 resumed = resumed or last
@@ -243,7 +246,7 @@ def training_time(store: Store, run_id: str, attempt: int, seconds: float) -> di
 
 
 def _trains(folder: Path) -> bool:
-    """Return whether the attempt trained; others only evaluate. An unreadable spec counts as training."""
+    """Return whether an attempt trains, instead of only evaluating. An unreadable spec counts as training."""
     try:
         spec: Any = read_json(folder / SPEC)
     except UserError:

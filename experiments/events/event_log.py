@@ -1,7 +1,7 @@
-"""A run's events: one JSON object per line, appended by the child, read by the coordinator. They are the run's record.
+"""Write and read the events of an attempt: a file with one JSON object per line.
 
-Fields of each kind, and damaged lines: lines.py. Times are Unix seconds whose differences are durations. Imports no
-torch.
+The child process appends events and the coordinator reads them. lines.py defines the kinds of events and their fields.
+Times are Unix seconds from `record_time`: differences are durations even if the clock is set. Imports no torch.
 """
 
 import contextlib
@@ -21,24 +21,30 @@ FILE = "events.jsonl"
 NOT_FSYNCED = ("metrics", "progress")
 ENDS = ("finished", "failed", "preempted", "ended")  # the last event of an attempt whose end is known
 PROGRESS_EVERY_S = 1.0
-LAST_BYTES = 1 << 13  # read from the end to find the last event
+LAST_BYTES = 1 << 13  # bytes to read from the end of a file first when searching its last event
 
 
 class EventWriter:
-    """Appends events to `<folder>/events.jsonl`, one write call per line, so a kill damages at most the last."""
+    """A writer that appends events to `<folder>/events.jsonl`.
+
+    It writes each line with one call, so a kill damages at most the last line.
+    """
 
     def __init__(self, folder: Path, used: Callable[[bool], Mapping[str, float]] | None = None) -> None:
-        """used: gives fields on what was used so far to every event (Meter.used)."""
+        """Open the file. used: returns fields with the resources used so far, for every event (Meter.used)."""
         self._used = used
         self._file = os.open(folder / FILE, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
         size = os.fstat(self._file).st_size
         self._head = {} if size else {"format": FORMAT}
-        self._torn = size > 0 and os.pread(self._file, 1, size - 1) != b"\n"  # the writer was killed
+        self._torn = size > 0 and os.pread(self._file, 1, size - 1) != b"\n"  # an earlier writer was killed
         self._progress_at = 0.0
-        self._turn = threading.Lock()  # checkpoints are reported by the thread that writes them
+        self._turn = threading.Lock()  # the thread that writes checkpoints emits events, too
 
     def emit(self, kind: str, /, **fields: Any) -> None:
-        """Append an event. Raises ValueError if its fields do not fit its kind (lines.py), OSError if writing fails."""
+        """Append an event. "progress" events are written at most once per second.
+
+        Raises ValueError if the fields do not fit the kind (lines.py), and OSError if writing fails.
+        """
         if kind == "progress":
             if time.monotonic() - self._progress_at < PROGRESS_EVERY_S:
                 return
@@ -51,7 +57,7 @@ class EventWriter:
             os.fsync(self._file)
 
     def _append(self, line: bytes) -> None:
-        """Write a line. On a full disk the write may be cut short: then remove the part and raise OSError."""
+        """Write a line. If the disk is full, remove the incomplete line and raise OSError."""
         line = b"\n" + line if self._torn else line
         written = 0
         try:
@@ -70,10 +76,10 @@ class EventWriter:
 
 
 class Tail:
-    """Reads a growing event file; each call continues where the last one stopped.
+    """A reader of a growing event file. Each call of `read` continues where the last one stopped.
 
     offset: byte position of the next event. damaged: number of lines skipped so far. A last line without newline is
-    left for the next call: it is still being written, or was cut short by a kill.
+    left for the next call: it is still being written, or a kill cut it off.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -82,17 +88,17 @@ class Tail:
         self._within_too_long = False
 
     def damage(self, root: Path) -> str:
-        """A message on skipped lines; "" if there are none."""
+        """Return a message about skipped lines, or "" if there are none."""
         lines = "1 damaged line was" if self.damaged == 1 else f"{self.damaged} damaged lines were"
         return f"{lines} skipped in {os.path.relpath(self.path, root)}" if self.damaged else ""
 
     def read(self, until: int | None = None) -> Iterator[dict[str, Any]]:
-        """The complete events since the last call, oldest first, in bounded memory; only those before byte `until`."""
+        """Yield the complete events since the last call, oldest first. until: end at this byte of the file."""
         try:
             file = open(self.path, "rb", opener=_without_waiting)  # noqa: SIM115
         except FileNotFoundError:
             return
-        except OSError:  # a folder, or no permission: nothing can be read
+        except OSError:  # the path is a folder, or permission is denied
             self.damaged = max(1, self.damaged)
             return
         with file:
@@ -109,7 +115,7 @@ class Tail:
                     yield event
 
     def _line(self, file: IO[bytes]) -> bytes:
-        """The next complete line, at most LONGEST_LINE bytes of it; b"" at the end of the file."""
+        """Return the next complete line of at most LONGEST_LINE bytes, or b"" at the end of the file."""
         while True:
             line = file.readline(LONGEST_LINE)
             whole = line.endswith(b"\n")
@@ -132,14 +138,14 @@ def _without_waiting(path: str, flags: int) -> int:
 
 
 def last_event(folder: Path, having: str = "kind") -> dict[str, Any] | None:
-    """The last readable event of an attempt with that field, without reading all; None if there is none."""
+    """Return the last readable event that has the field `having`, or None. This reads the file from its end."""
     try:
         with open(folder / FILE, "rb", opener=_without_waiting) as file:
             size, window = file.seek(0, os.SEEK_END), LAST_BYTES
             while True:
                 begin = max(0, size - window)
                 file.seek(begin)
-                lines = file.read(size - begin).split(b"\n")[begin > 0 : -1]  # whole ones
+                lines = file.read(size - begin).split(b"\n")[begin > 0 : -1]  # complete lines only
                 for line in reversed(lines):
                     with contextlib.suppress(LineError):
                         event = decode(line + b"\n") if line.strip() else None
@@ -153,21 +159,21 @@ def last_event(folder: Path, having: str = "kind") -> dict[str, Any] | None:
 
 
 def read_events(folder: Path) -> list[dict[str, Any]]:
-    """All complete events of an attempt; [] if it never started."""
+    """Return all complete events of an attempt, or [] if it never started."""
     return list(Tail(folder).read())
 
 
 # --- Find event files with damaged lines in a whole store
 
 
-# (run_id, attempt) → fingerprint of its events, number of damaged lines
+# (run_id, attempt) → (fingerprint of its events, number of damaged lines)
 Known = Mapping[tuple[str, int], tuple[str, int]]
 
 
 def damaged_events(store: Store, known: Known | None = None) -> Iterator[tuple[str, int, str]]:
-    """(run_id, attempt, message) of every event file with skipped lines.
+    """Yield (run_id, attempt, message) for every event file with damaged lines.
 
-    Files whose fingerprint is `known` are not read again: a store may have 10,000.
+    Files whose fingerprint is `known` are not read again, because a store may have 10,000 files.
     """
     for run_id in store.run_ids():
         for attempt in store.attempts(run_id):
@@ -181,7 +187,7 @@ def damaged_events(store: Store, known: Known | None = None) -> Iterator[tuple[s
 
 
 def content_of(folder: Path) -> str:
-    """A fingerprint (size and time) of an attempt's events; "" if there are none."""
+    """Return a fingerprint (size and modification time) of an attempt's events, or "" if there are none."""
     try:
         about = (folder / FILE).stat()
     except OSError:
@@ -191,7 +197,7 @@ def content_of(folder: Path) -> str:
 
 @functools.cache
 def _damaged(folder: Path, _content: str) -> int:
-    """Number of damaged lines, counted once per fingerprint: `status --watch` calls this every two seconds."""
+    """Return the number of damaged lines. It is cached by fingerprint, since `status --watch` needs it repeatedly."""
     tail = Tail(folder)
     for _ in tail.read():
         pass

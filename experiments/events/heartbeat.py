@@ -1,7 +1,7 @@
-"""A child's sign of life, once a second: the time in a file of its attempt.
+"""The heartbeat of a child process: it writes the time to a file of its attempt once a second.
 
-If coordinator and child are killed together, nobody records the attempt's end. Its time then runs to the last heartbeat
-instead of the last event, which may be minutes earlier. Imports no torch.
+If the coordinator and the child are killed together, the end of the attempt is not recorded. The attempt's wall time
+then ends at the last heartbeat. The last event may be minutes earlier. Imports no torch.
 """
 
 import contextlib
@@ -23,16 +23,16 @@ def start_heartbeat(folder: Path) -> None:
 
 
 def _beat(path: Path) -> None:
-    with contextlib.suppress(OSError):  # a folder that was removed: the attempt's events say so
+    with contextlib.suppress(OSError):  # if the folder was removed, writing events raises an error
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
         while True:
-            with contextlib.suppress(OSError):  # a full disk
+            with contextlib.suppress(OSError):  # the disk may be full
                 os.pwrite(file, f"{record_time():.3f}\n".encode(), 0)
             time.sleep(EVERY_S)
 
 
 def last_heartbeat(folder: Path) -> float:
-    """The time of an attempt's last heartbeat, in Unix seconds; 0 if there is none."""
+    """Return the time of an attempt's last heartbeat in Unix seconds, or 0 if there is none."""
     try:
         return float(read_regular(folder / FILE)[:32])
     except (OSError, ValueError):

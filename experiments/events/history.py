@@ -1,4 +1,4 @@
-"""A run's history over its attempts, read from events: one curve without gaps or repeats. Imports no torch."""
+"""Read the training curve of a run from the events of all its attempts, without repeated steps. Imports no torch."""
 
 from collections.abc import Iterator, Mapping
 from itertools import islice
@@ -11,7 +11,7 @@ HEAD = 20  # one of the first HEAD events is "started"
 
 
 class Point(NamedTuple):
-    """A value of the training curve."""
+    """A point of a training curve."""
 
     name: str
     value: float
@@ -20,36 +20,39 @@ class Point(NamedTuple):
 
 
 class History:
-    """Reads a run's new events at each call. A step that a resumed attempt repeats is given once.
+    """A reader of a run's events. Each call of `read` yields the new points. A step that a resume repeats occurs once.
 
-    begin: the first attempt of the present training. A "restarted" event begins a new training, whose curve is
-    unrelated to the former one.
+    begin: number of the first attempt of the present training. A "restarted" event begins a new training with a new
+    curve.
     """
 
     def __init__(self, store: Store, run_id: str) -> None:
         self._store, self._run_id = store, run_id
-        self._tails: dict[int, Tail] = {}  # by attempt number, for started attempts
+        self._tails: dict[int, Tail] = {}  # attempt number → reader, for started attempts
         self.begin = 0
-        self.last: dict[str, int] = {}  # the last step given, by metric name
-        self.started: dict[str, Any] = {}  # the latest attempt's "started" event
-        self.begun: dict[str, Any] = {}  # the first attempt's "started" event
+        self.last: dict[str, int] = {}  # metric name → last step returned
+        self.started: dict[str, Any] = {}  # "started" event of the latest attempt
+        self.begun: dict[str, Any] = {}  # "started" event of the first attempt
         self.first_t: float | None = None
         self.last_t = 0.0
         self.last_step = 0
         self.trained_t: float | None = None
-        self.evaluated_t: dict[str, float] = {}  # by eval_id, when the evaluation that counts was made
+        self.evaluated_t: dict[str, float] = {}  # eval_id → time of the valid evaluation
 
     @property
     def position(self) -> dict[int, int]:
-        """Bytes read of each attempt's events."""
+        """The number of bytes read from the events of each attempt."""
         return {number: tail.offset for number, tail in sorted(self._tails.items()) if number >= self.begin}
 
     def read(self) -> Iterator[Point]:
-        """The points since the last call; after a "restarted" event they begin again."""
+        """Yield the points since the last call. After a "restarted" event, the curve begins again."""
         return (point for points in self.batches(1) for point in points)
 
     def batches(self, size: int) -> Iterator[list[Point]]:
-        """Like `read`, in batches of at least `size`; the last may be empty. `position` covers batches given so far."""
+        """Yield the points since the last call in batches of at least `size`; the last batch may be smaller or empty.
+
+        `position` covers the batches that were yielded so far.
+        """
         self.look()
         batch: list[Point] = []
         for number, tail in sorted(self._tails.items()):
@@ -62,7 +65,7 @@ class History:
         yield batch
 
     def skip(self, position: Mapping[int, int]) -> None:
-        """Skip to a `position` of another History, as if everything before it had been read."""
+        """Skip to the `position` of another History, as if all earlier events had been read."""
         self.look()
         for number, tail in sorted(self._tails.items()):
             if number >= self.begin:
@@ -71,7 +74,7 @@ class History:
                         pass
 
     def look(self) -> int:
-        """Look for new attempts; returns `begin`."""
+        """Look for new attempts, and return `begin`."""
         numbers = self._store.attempts(self._run_id)
         for number in numbers:
             folder = self._store.attempt_folder(self._run_id, number)
@@ -98,7 +101,7 @@ class History:
         elif kind == "trained":
             self.trained_t = t
         elif kind == "evaluated":
-            if event.get("renews"):  # takes the place of the former one
+            if event.get("renews"):  # this evaluation replaces an earlier one
                 self.evaluated_t[event["eval_id"]] = t
             self.evaluated_t.setdefault(event["eval_id"], t)
         elif kind == "redrawn":

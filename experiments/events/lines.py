@@ -1,7 +1,7 @@
-"""A line of an event file: encode and decode it with its checksum, recognise damage, and the kinds of events.
+"""Encode and decode the lines of an event file, detect damaged lines, and define the kinds of events.
 
-The file's first event has "format": 2, and every line ends with "crc", 8 hex digits of CRC-32 over the line's canonical
-JSON (sorted keys, no blanks) without "crc".
+The first event of a file has "format": 2. Every line ends with "crc": 8 hex digits of CRC-32 over the canonical JSON of
+the event (sorted keys, no spaces) without "crc".
 """
 
 import json
@@ -18,15 +18,15 @@ from typing_extensions import TypedDict
 from experiments.masking import masked
 
 FORMAT = 2
-LONGEST_LINE = 4 << 20  # bytes; a longer line counts as damaged and is never read as a whole
-LONGEST_TEXT = 200_000  # characters of a text in an event; the middle of a longer text is cut out
+LONGEST_LINE = 4 << 20  # bytes; a longer line counts as damaged and is never loaded into memory
+LONGEST_TEXT = 200_000  # characters of a text in an event; the middle of a longer text is removed
 _CRC = re.compile(rb',"crc":"([0-9a-f]{8})"\}\n?\Z')
 _NO_NEWLINE = re.compile(rb',"crc":"[0-9a-f]{8}"\}[^\n]\Z', re.DOTALL)
 _CRC_LENGTH = len(b',"crc":"01234567"}\n')
 
 
 class LineError(ValueError):
-    """The line is not a valid event."""
+    """Raised for a line that is not a valid event."""
 
 
 class _UnknownKindError(LineError):
@@ -34,7 +34,7 @@ class _UnknownKindError(LineError):
 
 
 def encode(event: Mapping[str, Any]) -> bytes:
-    """An event as a line with checksum and newline. Raises LineError for an event that `decode` would refuse."""
+    """Return an event as a line with checksum and newline. Raises LineError for an event that `decode` would refuse."""
     plain = _plain(event)
     line = _canonical(plain)
     _checked(from_json(line))
@@ -45,7 +45,7 @@ def encode(event: Mapping[str, Any]) -> bytes:
 
 
 def decode(line: bytes) -> dict[str, Any] | None:
-    """The event of a line; None for a kind of a later version. Raises LineError."""
+    """Return the event in a line, or None if a later version defines its kind. Raises LineError for invalid lines."""
     try:
         event = from_json(line, allow_inf_nan=False, cache_strings="keys")
         if not isinstance(event, dict):
@@ -59,7 +59,7 @@ def decode(line: bytes) -> dict[str, Any] | None:
 
 
 def past_its_end(line: bytes) -> bool:
-    """Return whether a last line without newline continues after its end: the newline was damaged, not cut off."""
+    """Return whether a last line ends with another byte in place of the newline: the line is damaged, not cut off."""
     return _NO_NEWLINE.search(line, max(0, len(line) - _CRC_LENGTH)) is not None
 
 
@@ -90,11 +90,11 @@ def _checked(event: Any) -> dict[str, Any]:
 
 def _canonical(value: Mapping[str, Any]) -> bytes:
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-    return text.encode(errors="replace")  # file names that are not Unicode get question marks
+    return text.encode(errors="replace")  # replaces invalid Unicode, for example in file names, by question marks
 
 
 def _plain(value: Any) -> Any:
-    """Make a value valid JSON without credentials: NaN becomes a string, long texts are cut in the middle."""
+    """Convert a value to valid JSON: NaN becomes a string, long texts are shortened, credentials are masked."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, str) and len(value) > LONGEST_TEXT:
@@ -109,8 +109,8 @@ def _plain(value: Any) -> Any:
     return value
 
 
-# --- The kinds of events with their required fields, types and bounds
-# Events may have further fields; these are not checked.
+# --- The kinds of events with their fields, types and bounds
+# Events may have further fields, which are not checked.
 
 
 LAST_STEP = (1 << 63) - 1  # SQLite's largest integer
@@ -124,13 +124,13 @@ Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 _EVERY = {
     "t": Required[Time],
     "format": Annotated[int, Field(ge=2)],
-    # Used by the attempt until then (experiments/processes/meter.py); the coordinator's events have none.
+    # Resources that the attempt had used by then (experiments/processes/meter.py). Events of the coordinator lack them.
     "cpu_s": Amount,
-    "cpu_joules": Amount,  # not where energy is not measured
+    "cpu_joules": Amount,  # only if energy is measured
     "gpu_joules": Amount,
 }
 _KINDS: dict[str, dict[str, Any]] = {
-    # The attempt has begun, so long after the start of its process.
+    # The attempt has begun, `after_s` seconds after the start of its process.
     "started": {
         "attempt": Required[Count],
         "after_s": Required[Amount],
@@ -144,13 +144,13 @@ _KINDS: dict[str, dict[str, Any]] = {
     },
     # Training continues from this step.
     "resumed": {"step": Required[Step], "path": Required[str], "run": str},
-    # Training begins with the state of another run, the parent run, after this step of it.
+    # Training begins with the state of its parent run after this step.
     "branched": {"step": Required[Step], "path": Required[str], "run": Required[str]},
     # Earlier attempts no longer count; written before "started".
     "restarted": {"why": str},
     # Values of the training curve.
     "metrics": {"step": Required[Step], "metrics": Required[dict[str, Number]]},
-    # Points of these names follow from the beginning: a study reads them by another pattern now.
+    # The curves of these metrics follow again from their first point, because a study changed the pattern for them.
     "redrawn": {"metrics": Required[list[str]]},
     # Progress of work without steps; at most one per second.
     "progress": {"what": Required[str], "done": Number, "total": Number},
@@ -158,12 +158,12 @@ _KINDS: dict[str, dict[str, Any]] = {
     "checkpoint": {"step": Required[Step], "path": Required[str]},
     # A checkpoint was not usable for a resume.
     "checkpoint_skipped": {"path": Required[str], "reason": Required[str]},
-    # Settings that later attempts keep, for an exact resume.
+    # Values that later attempts must use, so that a resume is exact.
     "pinned": {
         "micro_batch_tokens": Count,
-        "shapes": list[Annotated[list[Count], Field(min_length=3, max_length=3)]],  # pairs, source, target; []: free
+        "shapes": list[Annotated[list[Count], Field(min_length=3, max_length=3)]],  # (pairs, source, target); []: any
         "threads": Count,
-        "training_threads": Count,  # of those, if the training has several
+        "training_threads": Count,  # number of these threads that the training uses, if there are several
         "precision": str,
         "attention_kernel": str,
     },
@@ -177,11 +177,11 @@ _KINDS: dict[str, dict[str, Any]] = {
         "renews": Count,
     },
     "finished": {},
-    # The attempt stopped on request. `step`: of the checkpoint that it made; None: it made none.
+    # The attempt stopped on request. `step`: step of its last checkpoint, or None if it saved none.
     "preempted": {"step": Step | None},
-    # The attempt failed. `cls`: a FailureClass, or a word of another version.
+    # The attempt failed. `cls`: a FailureClass, or a name that another version defines.
     "failed": {"cls": Required[str], "message": Required[str], "traceback": str, "micro_batch_tokens": Count},
-    # The coordinator saw the end of an attempt that did not say it: its process was killed.
+    # The coordinator found that an attempt has ended without an event, because its process was killed.
     "ended": {},
 }
 

@@ -1,4 +1,4 @@
-"""Import finished runs from one store into another; identities tell which runs are equal. Imports no torch."""
+"""Import finished runs from one store into another. Equal run_ids identify equal runs. Imports no torch."""
 
 import contextlib
 import shutil
@@ -13,23 +13,23 @@ from experiments.store.layout import CONFIG, LOG, ROWS, Store, folders_in, keep_
 from experiments.store.results import RESULT_FILE, TrainingResult
 from experiments.store.run_names import COUNTED
 
-# Files of an attempt that are exchanged; weights only on request; never checkpoints, optimizer state and specs.
+# Files of an attempt that are exchanged. Checkpoints and specs are never exchanged; final weights on request.
 KEPT = ("events.jsonl", LOG, RESULT_FILE, "uncommitted.diff")
 WEIGHTS = "final"
 
 
 class Taken(NamedTuple):
-    """The outcome for one run: "taken", "had" (same training already there), or "other" (there with other results)."""
+    """The outcome of the import of one run."""
 
     run_id: str
-    how: str
+    how: str  # "taken", "had" (the target has the same training), or "other" (the target has other results)
     evaluations: int = 0  # number of evaluations imported
 
 
 def files_of(store: Store, run_id: str, eval_ids: Iterable[str] | None = None, weights: bool = False) -> list[Path]:
-    """Sorted paths of a finished run's files, relative to the store; [] if it is not finished.
+    """Return the sorted paths of the files of a finished run, relative to the store; [] if it is not finished.
 
-    eval_ids: which evaluations; None for all.
+    eval_ids: the evaluations to include; None includes all. weights: include the final weights.
     """
     result = store.result(run_id)
     if result is None:
@@ -48,7 +48,7 @@ def files_of(store: Store, run_id: str, eval_ids: Iterable[str] | None = None, w
 def _is_inside(path: Path, store: Store) -> bool:
     """Return whether a path is a file of this store. Raises UserError for a link that leads out of the store.
 
-    A foreign store could link to any file of its reader; that file would be packed or copied as a result.
+    A store from somebody else could contain links to private files of this user, which would then be exported.
     """
     if not path.is_file():
         return False
@@ -61,7 +61,7 @@ def _is_inside(path: Path, store: Store) -> bool:
 
 
 def import_runs(source: Store, target: Store, run_ids: Iterable[str]) -> Iterator[Taken]:
-    """Copy what `target` lacks. The caller holds the target's coordinator lock, so no other process writes there."""
+    """Copy the runs and evaluations that `target` lacks. The caller must hold the coordinator's lock of the target."""
     for run_id in run_ids:
         theirs, ours = source.result(run_id), target.result(run_id)
         if theirs is None:
@@ -75,29 +75,30 @@ def import_runs(source: Store, target: Store, run_ids: Iterable[str]) -> Iterato
                 _copy_evaluation(source, target, run_id, eval_id, attempt)
                 for eval_id in folders_in(source.run_folder(run_id) / "evaluations")
             )
-            if ours is None:  # last: this makes the run finished
+            if ours is None:  # written last, because this marks the run as finished
                 theirs.write(target.run_folder(run_id) / RESULT_FILE, attempt=attempt)
         yield Taken(run_id, "taken" if ours is None else "had", count)
 
 
 def _training(result: TrainingResult) -> dict[str, Any]:
-    """The parts of a result that two records of one training share: no attempt number, nothing that a bundle redacts.
+    """Return the fields of a result that are equal in all records of one training.
 
-    Settings are left out because the run_id covers them, and a corpus may have another path.
+    The attempt number and all fields that a bundle redacts are left out. Settings are left out because the run_id
+    covers them, and because the path of a corpus may differ.
     """
     numbers = {name: value for name, value in result.content.items() if name not in ("attempt", "config")}
     return ANYONE.without_fields(numbers)
 
 
 def _copy_training(source: Store, target: Store, run_id: str, result: TrainingResult) -> int:
-    """Copy the attempt as a whole; returns its number. One that a killed import has copied is not copied again."""
+    """Copy the finished attempt and return its number. An attempt that a killed import copied is not copied again."""
     origin, home = source.attempt_folder(run_id, result.attempt), target.run_folder(run_id)
     home.mkdir(parents=True, exist_ok=True)
     for name in (CONFIG, COUNTED):
         if _is_inside(source.run_folder(run_id) / name, source) and not (home / name).exists():
             write_bytes(home / name, (source.run_folder(run_id) / name).read_bytes())
     if _is_inside(source.run_folder(run_id) / ROWS, source):
-        for row in rows_of(source, run_id):  # beside that for which it is unfinished here
+        for row in rows_of(source, run_id):  # in addition to rows of the target that have queued the run
             keep_row(target, run_id, row)
     for number in target.attempts(run_id):
         with contextlib.suppress(Damaged):
@@ -127,5 +128,5 @@ def _copy_evaluation(source: Store, target: Store, run_id: str, eval_id: str, at
 
 
 def runs_in(store: Store) -> list[str]:
-    """Sorted run_ids of the finished runs of a store."""
+    """Return the sorted run_ids of the finished runs in a store."""
     return [name for name in folders_in(store.runs) if TrainingResult.load(store.runs / name / RESULT_FILE) is not None]

@@ -1,8 +1,8 @@
-"""Remove information on machines and people from records that are given to others.
+"""Remove information about machines and people from records before they are shared.
 
 `places` removes host names and absolute paths. `identity` is for double-blind review: it also removes user names,
-platform, repository and commits, and whole files of free text (logs, uncommitted changes). Numbers and model outputs
-stay as they are. Imports no torch.
+platform, repository and commits, and all files of free text (logs, uncommitted changes). Numbers and model outputs are
+not changed. Imports no torch.
 """
 
 import json
@@ -26,7 +26,7 @@ _PATH = re.compile(r"(?<![\w.:/~…-])~?(?:/[^\s/'\"`<>|:;,()\[\]{}]+){2,}/?")
 _WHOLE = re.compile(r"~?/[^\s/][^\n]*")
 _PLACES = ("host", "command", "pid")  # fields of results and events
 _IDENTITY = (*_PLACES, "platform", "revision", "tool", "traceback", "message", "who", "because")
-_MUST_BE = ("message",)  # required fields of events (experiments/events/lines.py): emptied, not removed
+_MUST_BE = ("message",)  # required fields of events (experiments/events/lines.py), which are emptied, not removed
 _RECORDS = ("result.json", "config.json", "store.json")
 _EVENTS = "events.jsonl"
 _TEXTS = ("log.txt", "uncommitted.diff")  # free text
@@ -34,7 +34,11 @@ _TEXTS = ("log.txt", "uncommitted.diff")  # free text
 
 @dataclass(frozen=True)
 class Redaction:
-    """Rules of a redaction: `fields` to remove; `paths`, and `words` in free text, to replace in the given order."""
+    """The rules of a redaction.
+
+    fields: names of fields to remove. paths, words: (text, replacement) pairs, applied in the given order. `words` are
+    replaced only in free text.
+    """
 
     what: str = "nothing"
     fields: tuple[str, ...] = ()
@@ -43,7 +47,7 @@ class Redaction:
     texts: bool = True  # whether files of free text are included at all
 
     def file(self, path: Path, place: Path) -> Path | None:
-        """The file to give away: the file itself, or a redacted copy at `place`; None if it is left out."""
+        """Return the file to share: the file itself, or a redacted copy at `place`. Return None to leave it out."""
         if self.what == "nothing":
             return path
         if path.name in _TEXTS:
@@ -55,7 +59,7 @@ class Redaction:
         return path
 
     def value(self, value: Any) -> Any:
-        """A JSON value without paths: a text that is a path is reduced to its last part."""
+        """Return a JSON value without absolute paths. A text that is a path is reduced to its last component."""
         if isinstance(value, str) and self.fields:
             whole = _WHOLE.fullmatch(value)
             return value.rstrip("/").rpartition("/")[2] if whole else self._without_paths(value)
@@ -64,10 +68,10 @@ class Redaction:
         return [self.value(part) for part in value] if isinstance(value, list | tuple) else value
 
     def text(self, text: str) -> str:
-        """Free text with words replaced, and paths reduced to their last part."""
+        """Return free text with `words` replaced, and paths reduced to their last component."""
         if not self.fields:
             return text
-        for word, instead in self.words:  # only in free text: elsewhere the word may be the name of a set or a row
+        for word, instead in self.words:  # in other places, the word may be the name of a set or row
             text = re.sub(rf"(?<![\w-]){re.escape(word)}(?![\w-])", instead, text)
         return self._without_paths(text)
 
@@ -82,7 +86,7 @@ class Redaction:
         return bool(self.value(settings) != json.loads(json.dumps(settings)))
 
     def without_fields(self, record: Mapping[str, Any]) -> dict[str, Any]:
-        """A record without the redacted fields and paths."""
+        """Return a record without the redacted fields and paths."""
         kept = {name: self.value(part) for name, part in record.items() if name not in self.fields}
         return kept | {name: "" for name in _MUST_BE if name in record and name in self.fields}
 
@@ -103,7 +107,7 @@ class Redaction:
         return place
 
     def _events(self, path: Path, place: Path) -> Path:
-        """Redact line by line; a damaged line stays damaged, without its content."""
+        """Redact a file of events. A damaged line is replaced by another damaged line without its content."""
         with open_regular(path) as file, place.open("wb") as out:
             for line in file:
                 try:
@@ -119,21 +123,24 @@ class Redaction:
 
 
 NOTHING = Redaction()
-ANYONE = Redaction("identity", _IDENTITY)  # for comparing two records of any origin
+ANYONE = Redaction("identity", _IDENTITY)  # for comparing records from different machines
 
 
 def places(store: Store, run_ids: Iterable[str], folder: Path | None = None) -> Redaction:
-    """Remove host names and absolute paths. `folder`: the study's folder."""
+    """Return a redaction that removes host names and absolute paths. folder: the study's folder."""
     return Redaction("hosts and paths", _PLACES, _known_paths(store, folder), _hosts(store, run_ids))
 
 
 def identity(store: Store, folder: Path | None = None) -> Redaction:
-    """Remove everything that identifies the author of a table, as far as this program knows it."""
+    """Return a redaction that removes all information known to identify the author of a table."""
     return Redaction("identity", _IDENTITY, _known_paths(store, folder), texts=False)
 
 
 def _known_paths(store: Store, folder: Path | None) -> tuple[tuple[str, str], ...]:
-    """Known paths, longest first, since one may contain another; they may contain blanks, so no pattern finds them."""
+    """Return known paths with their replacements, longest first, since one may contain another.
+
+    They are needed because `_PATH` does not match paths with spaces.
+    """
     named = {store.root: "STORE", store.state_dir: "STATE", Path.cwd(): "FOLDER", Path.home(): "HOME"}
     named |= {Path(sys.prefix): "PYTHON"} | ({folder: "STUDY"} if folder else {})
     found = {str(form): name for path, name in named.items() for form in (path, path.resolve())}
@@ -141,7 +148,10 @@ def _known_paths(store: Store, folder: Path | None) -> tuple[tuple[str, str], ..
 
 
 def _hosts(store: Store, run_ids: Iterable[str]) -> tuple[tuple[str, str], ...]:
-    """Names of this machine and of those that the runs recorded, each also in its short form."""
+    """Return replacements for the names of this machine and of the machines in the runs' records.
+
+    The names are replaced in their full and short forms.
+    """
     names = [socket.gethostname(), *(getattr(store.result(run_id), "host", None) or "" for run_id in run_ids)]
     forms = [form for name in names for form in (name, name.partition(".")[0])]
     return tuple((name, "HOST") for name in sorted(set(filter(None, forms)), key=lambda name: (-len(name), name)))

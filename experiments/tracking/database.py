@@ -1,7 +1,7 @@
-"""MLflow's database in a store: its file, and all in it but the runs that were trained (mlflow.py).
+"""MLflow's database in a store: its file, parent runs of tables, keys, artifacts, and runs for the rows of tables.
 
-These are the headings of tables, the keys of names, artifacts, and rows that are views of runs.
-MLflow takes over a second to import: it is imported only where its database is made or written.
+mlflow.py writes the runs that were trained. Importing MLflow takes over a second, so this module imports it only to
+create or write a database.
 """
 
 import contextlib
@@ -30,15 +30,15 @@ from experiments.tracking.record import evaluations
 # --- MLflow's SQLite file in a store: its address, journal and server command
 
 
-HOST = "127.0.0.1"  # the pages are for this machine only
+HOST = "127.0.0.1"  # the server is accessible only from this machine
 ANEW = "No result is lost. Write the database again with `ablations ui --rebuild mlflow`."
-SCHEME = "mlflow-artifacts:/"  # relative to the folder that the server is started with
+SCHEME = "mlflow-artifacts:/"  # relative to the server's folder of artifacts
 
 
 def import_mlflow() -> Any:
-    """MLflow, without telemetry and without its messages on runs, migrations and errors that it also raises."""
+    """Import MLflow without telemetry, and without log messages on runs, migrations and errors that it also raises."""
     os.environ.update(MLFLOW_DISABLE_TELEMETRY="true", MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT="true")
-    # seconds: MLflow keeps connections for each address, also of a database that was replaced or removed since
+    # Seconds after which MLflow reopens a connection, which may be to a database that was replaced or removed.
     os.environ.setdefault("MLFLOW_SQLALCHEMYSTORE_POOL_RECYCLE", "1")
     import mlflow
 
@@ -52,18 +52,21 @@ def database_uri(store: Store) -> str:
 
 
 def explained(path: Path) -> contextlib.AbstractContextManager[None]:
-    """Errors of MLflow's database as UserError: locked, full, read-only, damaged, of another version of MLflow."""
+    """Return a context that turns errors of MLflow's database into UserError.
+
+    The causes are a locked, full, read-only or damaged database, or one of another version of MLflow.
+    """
     return explain(path, "MLflow's database", ANEW)
 
 
 def set_journal(path: Path) -> None:
-    """Set the journal mode that fits the file's disk; an absent file is created empty.
+    """Set the journal mode that is suitable for the file's disk. A missing file is created empty.
 
-    With WAL from the start, creating MLflow's 60 tables takes 2 s instead of 7 s.
+    If WAL is set before MLflow creates its 60 tables, creating them takes 2 s instead of 7 s.
     """
     with contextlib.closing(sqlite3.connect(path, timeout=30, isolation_level=None)) as connection:
         mode = journal_mode(path.parent)
-        with contextlib.suppress(sqlite3.OperationalError):  # the file is in use: its mode is set already, or next time
+        with contextlib.suppress(sqlite3.OperationalError):  # the file is in use: keep its mode
             if connection.execute("PRAGMA journal_mode").fetchone()[0].upper() != mode:
                 connection.execute(f"PRAGMA journal_mode={mode}")
                 connection.execute("CREATE TABLE IF NOT EXISTS made_by_ablations (version INTEGER)")
@@ -71,17 +74,17 @@ def set_journal(path: Path) -> None:
 
 
 def merge_journal(path: Path) -> None:
-    """Merge the journal into the database's file, so that the file alone holds everything."""
+    """Merge the journal into the database's file, so that the file is complete without the journal."""
     with contextlib.closing(sqlite3.connect(path, timeout=30, isolation_level=None)) as connection:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
 
 def make_database(path: Path) -> None:
-    """Create a database with MLflow's tables; set the journal mode of an existing one.
+    """Create a database with MLflow's tables, or set the journal mode of an existing database.
 
-    The tables are created in a temporary file and renamed: MLflow's migrations are not one transaction, and it cannot
-    use tables that a kill left incomplete. MLflow's empty experiment "Default" also gets a relative address. Their text
-    is kept for the user's next store, because the migrations take 2 s.
+    The tables are created in a temporary file, which is then renamed. MLflow's migrations are not one transaction, and
+    MLflow cannot use tables that a kill left incomplete. MLflow's empty experiment "Default" gets a relative address.
+    The SQL text of the tables is cached for the user's next store, because the migrations take 2 s.
     """
     if path.exists():
         set_journal(path)
@@ -99,24 +102,28 @@ def make_database(path: Path) -> None:
 
                 SqlAlchemyStore(f"sqlite:///{aside}", SCHEME).engine.dispose()
                 cache.put(version, "\n".join(database.iterdump()))
-        if not path.exists():  # otherwise another process was faster, and its database may already contain runs
-            written.begin(path, {})  # in place of an earlier database's
+        if not path.exists():  # if another process was faster, its database may already contain runs
+            written.begin(path, {})  # replaces the list of an earlier database
             aside.replace(path)
 
 
 def ui_command(store: Store, port: int) -> list[str]:
-    """The command of a local MLflow server on a store."""
+    """Return the command that starts a local MLflow server for a store."""
     with explained(store.mlflow_db):
         set_journal(store.mlflow_db)
     server = [sys.executable, "-P", "-m", "mlflow", "server", "--host", HOST, "--port", str(port), "--workers", "1"]
     return [*server, "--backend-store-uri", database_uri(store), "--artifacts-destination", str(store.artifacts)]
 
 
-# --- The parents of a table's runs: an experiment per study, in it a heading per profile and corpus
+# --- Experiments and headings
+# A study has one experiment. In it, each profile and corpus has one heading: the parent run of the table's runs.
 
 
 class Headings:
-    """Finds or makes them. `elsewhere`: at a server, which decides where artifacts lie."""
+    """The experiments and headings of studies, which are created if missing.
+
+    elsewhere: MLflow is on a server, which chooses the location of artifacts.
+    """
 
     def __init__(self, client: Any, elsewhere: bool) -> None:
         self._client, self._elsewhere = client, elsewhere
@@ -125,13 +132,13 @@ class Headings:
         self._headings: dict[tuple[str, str, str], str] = {}
 
     def experiments(self) -> list[str]:
-        """The ids of the active experiments: looked up once, and again when one was made or restored here."""
-        if not self._active:  # looking them up for every run would be a sixth of what MLflow costs a run
+        """Return the ids of the active experiments. They are cached until `experiment` creates or restores one."""
+        if not self._active:  # a search for every run would be a sixth of the time that MLflow needs for a run
             self._active = [one.experiment_id for one in self._client.search_experiments()]
         return self._active
 
     def experiment(self, study: str) -> str:
-        """The id of the study's experiment, created or restored if necessary."""
+        """Return the id of the study's experiment, which is created or restored if necessary."""
         if study not in self._experiments:
             self._active = []
             known = self._client.get_experiment_by_name(study)
@@ -147,7 +154,7 @@ class Headings:
         return self._experiments[study]
 
     def heading(self, study: str, profile: str, corpus: str, start_ms: int | None = None) -> str:
-        """The id of the parent run. It only groups runs, so it is finished from the start."""
+        """Return the id of a heading, which is created if missing. It only groups runs, so its status is "FINISHED"."""
         key = (study, profile, corpus)
         if key not in self._headings:
             experiment = self.experiment(study)
@@ -156,20 +163,20 @@ class Headings:
             if not found:
                 name = " · ".join(part for part in key if part)
                 found = [self._client.create_run(experiment, start_time=start_ms, tags=about, run_name=name)]
-            if found[0].info.status != "FINISHED":  # new, or left by a kill
+            if found[0].info.status != "FINISHED":  # new, or left incomplete by a kill
                 self._client.set_terminated(found[0].info.run_id, "FINISHED", start_ms)
             self._headings[key] = found[0].info.run_id
         return self._headings[key]
 
 
-# --- Names of metrics, parameters and tags as keys that MLflow accepts, and back
-# MLflow accepts only letters, digits and `_ . - : / blank`, refuses names that are not plain paths (`a//b`, `..`), and
-# allows 250 characters. A refused character is written by its code point: `_x25_`. A name that is too long is cut and
-# gets a digest; a tag of the run contains the whole name.
+# --- Convert names of metrics, parameters and tags to keys that MLflow accepts, and back
+# MLflow accepts only letters, digits, spaces and `_ . - : /`. It refuses names that are not normalized paths (`a//b`,
+# `..`), and allows 250 characters. A refused character is replaced by its code point: `_x25_`. A name that is too long
+# is cut and gets a digest. A tag of the run then contains the full name.
 
 
-LONGEST = 250
-# a refused character, or an underscore that looks like the beginning of an escape
+LONGEST = 250  # characters
+# A refused character, or an underscore that could be the beginning of an escape.
 _REFUSED = re.compile(r"[^\w.\- :/]|_(?=x[0-9A-F]*(?:_|[^\w.\- :/]))")
 _REFUSED_AND_PATH = re.compile(r"[^\w\- :]|_(?=x[0-9A-F]*(?:_|[^\w\- :]))")
 _ESCAPED = re.compile(r"_x([0-9A-F]*)_")
@@ -177,7 +184,7 @@ _ESCAPED = re.compile(r"_x([0-9A-F]*)_")
 
 @functools.lru_cache(10_000)
 def to_key(name: str) -> str:
-    """MLflow's key for `name`; different names have different keys."""
+    """Return MLflow's key for a name. Different names have different keys."""
     key = _escape(_REFUSED, name) or "_x_"
     if posixpath.normpath(key) != key or key == "." or key.startswith(("..", "/")):
         key = _escape(_REFUSED_AND_PATH, name)
@@ -185,12 +192,12 @@ def to_key(name: str) -> str:
 
 
 def from_key(key: str) -> str:
-    """The name of a key that was not cut."""
+    """Return the name for a key that was not cut."""
     return _ESCAPED.sub(lambda found: chr(int(found[1], 16)) if found[1] else "", key)
 
 
 def whole_names(names: Iterable[str]) -> dict[str, str]:
-    """Tags with the full names of keys that were cut: `name.<digest>` → name."""
+    """Return tags with the full names of keys that were cut: `name.<digest>` → name."""
     return {f"name.{digest(name)}": name for name in names if from_key(to_key(name)) != name}
 
 
@@ -209,7 +216,7 @@ def log(
 ) -> None:
     """Log metrics, parameters and tags of a run in as few calls as MLflow's limits allow.
 
-    A call is not one transaction: what must be written after something else belongs in a later call of this function.
+    The calls are not one transaction. To write an item after other items, call this function a second time.
     """
     while metrics or params or tags:
         count = MOST - len(params[:MOST_PARAMS]) - len(tags[:MOST_TAGS])
@@ -218,33 +225,33 @@ def log(
             metrics=metrics[:count],
             params=params[:MOST_PARAMS],
             tags=tags[:MOST_TAGS],
-            synchronous=True,  # whatever MLFLOW_ENABLE_ASYNC_LOGGING says
+            synchronous=True,  # overrides MLFLOW_ENABLE_ASYNC_LOGGING
         )
         metrics, params, tags = metrics[count:], params[MOST_PARAMS:], tags[MOST_TAGS:]
 
 
-# --- Files among the artifacts: hard-linked into the store's `artifacts/`, or sent to a server
+# --- Artifacts: files that are hard-linked into the store's `artifacts/`, or sent to a server
 
 
-ARTIFACT_BYTES = 64 << 20  # larger files stay in the run's folder only
+ARTIFACT_BYTES = 64 << 20  # larger files are not added to the artifacts
 
 
 class Artifacts:
-    """Artifacts of the runs that `client` knows. `folder`: their folder; None if the client's server stores them."""
+    """The artifacts of the runs of an MLflow client. folder: their folder; None if a server stores them."""
 
     def __init__(self, client: Any, folder: Path | None) -> None:
         self._client, self._folder = client, folder
         self._locations: dict[str, Path] = {}
 
     def locate(self, run: Any) -> None:
-        """Remember where a run of MLflow's has its artifacts."""
+        """Store the location of the artifacts of an MLflow run."""
         if self._folder is not None:
             self._locations[run.info.run_id] = self._folder / run.info.artifact_uri.removeprefix(SCHEME)
 
     def keep(self, mlflow_id: str, source: Path, name: str, fresh: bool = False) -> None:
-        """Add a file to a run's artifacts under `name`; folders and too large files are left out.
+        """Add a file to the artifacts of a run under `name`. Folders and too large files are left out.
 
-        fresh: replace an earlier version of the file.
+        fresh: always replace an existing file. Otherwise it is replaced only if its size has changed.
         """
         if not source.is_file() or source.stat().st_size > ARTIFACT_BYTES:
             return
@@ -261,9 +268,10 @@ class Artifacts:
 
 
 def artifacts(store: Store, run_id: str) -> Iterator[tuple[Path, str]]:
-    """(file, name) of artifacts: outputs, attention maps, logs, uncommitted changes."""
+    """Yield (file, name) of a run's artifacts: outputs, attention maps, logs, uncommitted changes."""
     for eval_id, made in evaluations(store, run_id):
-        for path in sorted(store.evaluation_folder(run_id, eval_id).glob("[!.]*")):  # no hidden ones, which a kill left
+        # Skip hidden files, which an interrupted write may have left.
+        for path in sorted(store.evaluation_folder(run_id, eval_id).glob("[!.]*")):
             yield path, f"evaluations/{made.set or 'set'}-{eval_id[:8]}/{path.name}"
     for path in sorted((store.run_folder(run_id) / "attention").glob("*")):
         yield path, f"attention/{path.name}"
@@ -272,52 +280,52 @@ def artifacts(store: Store, run_id: str) -> Iterator[tuple[Path, str]]:
             yield store.attempt_folder(run_id, number) / name, f"attempts/{number:04d}/{name}"
 
 
-# --- Runs that nothing trained: rows of a printed table, and rows that share another row's training
-# The rows of a printed table have means, deviations and changes, and page.py puts the trainings of each below it. A row
-# that shares a training has its own name and scores beside that training. Both are views of runs: they have no
-# `run_id`, and are made anew where their content has changed.
+# --- Views: MLflow runs that were not trained themselves
+# There are two kinds of views. A row of a printed table has means, deviations and changes; page.py nests the trained
+# runs of the row below it. A row that shares the training of another row has its own name and scores. Views have no tag
+# `run_id`. If the content of a view changes, its MLflow run is replaced.
 
 
-ROWS_OF = "rows_of"  # tag of a row: the parent's `heading`
-TABLE = "table"  # tag of a row and of the runs that it is made of: the same
+ROWS_OF = "rows_of"  # tag of a row of a printed table: the tag `heading` of the table's heading
+TABLE = "table"  # tag of a row of a printed table and of its trained runs, with the same value
 PARENT = "mlflow.parentRunId"
-SHARED = "training"  # tag of a row that shares a training: that run's run_id
-CONTENT = "content"  # tag: digest of all that the run shows; set last, so that an incomplete one has none
-PARAM_LENGTH = 500  # MLflow's limit on a parameter's text
+SHARED = "training"  # tag of a row that shares a training: run_id of the training
+CONTENT = "content"  # tag: digest of a view's content; written last, so that incomplete views lack it
+PARAM_LENGTH = 500  # MLflow's limit on the text of a parameter
 
 
 @dataclass(frozen=True)
 class RowLine:
-    """A row as the table prints it."""
+    """A row of a printed table."""
 
     key: str
     group: str
-    seeds: int  # that its means are over
-    params: Mapping[str, str]  # settings that vary in the table, also where they are base's
+    seeds: int  # number of seeds in the means
+    params: Mapping[str, str]  # settings that vary in the table, also if they equal those of base
     metrics: Mapping[str, float]
 
 
 @dataclass(frozen=True)
 class MlflowRunView:
-    """Content of an MLflow run that shows a row or a table: its name, tags, parameters and metrics."""
+    """The content of a view: name, tags, parameters and metrics."""
 
     experiment: str
-    parent: str  # its heading's id; "": none
+    parent: str  # id of its heading; "" if it has no parent
     name: str
     tags: Mapping[str, str]
     params: Mapping[str, str]
-    points: Sequence[tuple[str, float, int, int]]  # name, value, time in ms, step
-    times_ms: tuple[int | None, int | None] = (None, None)  # of its start and end
+    points: Sequence[tuple[str, float, int, int]]  # (name, value, time in ms, step)
+    times_ms: tuple[int | None, int | None] = (None, None)  # (start, end)
     status: str = "FINISHED"
 
 
 def write_rows(
     client: Any, experiment: str, heading: Any, about: Mapping[str, str], lines: Sequence[RowLine]
 ) -> dict[str, str]:
-    """Bring the runs of a table's rows up to date; returns their ids by the rows' keys.
+    """Update the views of a table's rows, and return a mapping from row keys to MLflow's ids.
 
-    heading: the table's. about: its tags. A row has no parent, so that MLflow's list begins with rows. Only a list that
-    is sorted by start has runs below others, so a row's start says its place in the table.
+    heading: the heading of the table. about: tags of the table. The views have no parent, so that rows are at the top
+    level of MLflow's list. MLflow nests runs only in a list sorted by start, so start times encode the order of rows.
     """
     table, begin = heading.data.tags["heading"], heading.info.start_time
     views = []
@@ -332,9 +340,9 @@ def write_rows(
 
 
 def write_views(client: Any, views: Iterable[MlflowRunView], known: Iterable[Any]) -> list[str]:
-    """Make the views that are not among MLflow's `known` runs, and delete those of these that are no longer views.
+    """Create the views that are missing among the `known` MLflow runs. Delete known runs that no longer match a view.
 
-    Returns the views' ids.
+    Returns MLflow's ids of the views.
     """
     wanted = {_content(view): view for view in views}
     ids: dict[str, str] = {}
@@ -348,8 +356,8 @@ def write_views(client: Any, views: Iterable[MlflowRunView], known: Iterable[Any
 
 
 def _content(view: MlflowRunView) -> str:
-    """A digest of what it shows, not of the ids that this database gives."""
-    told = asdict(view) | {"points": repr(view.points)}  # some are not finite
+    """Return a digest of a view, without ids that differ between databases."""
+    told = asdict(view) | {"points": repr(view.points)}  # as text, because values may not be finite
     return digest({name: value for name, value in told.items() if name not in ("experiment", "parent")})
 
 

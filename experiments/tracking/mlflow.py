@@ -1,21 +1,23 @@
-"""Runs in MLflow: one experiment per study, a parent run per study × profile × corpus, one run per row × seed below it.
-Once the table is shown, its rows stand between them (page.py).
+"""Write runs to MLflow.
 
-A training has one run, named for the first row that it was queued for. Every other row that shares it, also of another
-study, has a run of its own name and scores, without a curve, which the tag `training` leads back from.
+Each study has an experiment, and each study × profile × corpus has a parent run (heading). Below the heading, there is
+one run per row × seed. Once a table has been published, its rows are in between (page.py).
 
-All of it is written by MLflow's own client, to the store's database and to a server alike, in few calls: the
-coordinator does it in a background thread. MLflow is a view: `sync` writes everything that is missing of a run, from
-its events and results, whether the run has just begun, has ended, or is rebuilt years later. Only one process writes
-runs of the store at a time: the one that holds the coordinator's lock.
+A training has one run in MLflow, named after the row for which it was first queued. Every other row that shares the
+training, also in another study, has an MLflow run with its name and scores, but without a curve. The tag `training` of
+that run refers to the training.
 
-A tag of the run says how far its events are written; it is set after the points themselves. After a failure `sync`
-continues from there. A point written twice is the same row, which MLflow ignores. Of two entries of a run, which two
-processes made at the same moment, the next `sync` deletes one.
+MLflow's client writes everything, both to the store's database and to a server. The coordinator calls it in a
+background thread. MLflow is a view of events and results: `sync` writes everything that MLflow lacks of a run, which
+may just have begun or have ended long ago. Only the process that holds the coordinator's lock writes runs of the store.
+
+A tag of each run records how far its events are written. It is set after the points, and after a failure, `sync`
+continues from there. MLflow ignores points that are written a second time. If two processes created an entry for the
+same run at the same time, the next `sync` deletes one of them.
 
 Artifacts are in the store's `artifacts/`, hard-linked if possible. Their addresses are `mlflow-artifacts:/…`, relative
-to the folder that the server is started with (`ui_command`). So the database contains no absolute path, and a store
-can be moved.
+to the server's folder of artifacts (`ui_command`). So the database contains no absolute paths, and a store can be
+moved.
 """
 
 import contextlib
@@ -64,21 +66,21 @@ from experiments.tracking.record import (
 )
 from experiments.tracking.written import begin, note
 
-POINTS_AT_ONCE = 800  # MLflow takes 1,000 items in a call, among them 100 parameters and 100 tags
-MOST_ATTEMPTS = 200  # in the tag POSITION; points of older attempts would be written again
-OF_CODE = ("task", "seed", "commit", "dirty", "code_digest", "host", "imported", "ensemble")  # tags of shared rows too
-SCORED = "scored"  # tag: when each evaluation was made whose scores are in MLflow; *: under the plain names
-POSITION = "events_written"  # tag: bytes of each attempt's events that are in MLflow
+POINTS_AT_ONCE = 800  # MLflow allows 1,000 items per call, at most 100 parameters and 100 tags among them
+MOST_ATTEMPTS = 200  # maximum number of attempts in the tag POSITION; points of older ones would be written again
+OF_CODE = ("task", "seed", "commit", "dirty", "code_digest", "host", "imported", "ensemble")  # copied to shared rows
+SCORED = "scored"  # tag: time of each evaluation whose scores are in MLflow; "*" marks scores under plain names
+POSITION = "events_written"  # tag: number of bytes of each attempt's events that are in MLflow
 
 
 @dataclass
 class _Entry:
-    """A run in MLflow."""
+    """The MLflow run of a training."""
 
     mlflow_id: str
     name: str
     history: History
-    begin: int  # the first attempt of its curve
+    begin: int  # number of the first attempt of its curve
     status: str = ""
     tags: dict[str, str] = field(default_factory=dict)
     params: Mapping[str, str] = field(default_factory=dict)
@@ -86,12 +88,12 @@ class _Entry:
 
 
 class Tracker:
-    """Writes to a store's MLflow database, or to the server at `uri`. Not for use by several threads."""
+    """A writer to a store's MLflow database, or to the server at `uri`. It is not thread-safe."""
 
     def __init__(
         self, store: Store, uri: str = "", *, database: Path | None = None, artifacts: Path | None = None
     ) -> None:
-        """`database` and `artifacts`: fill these from scratch instead of the store's own."""
+        """Open MLflow. database, artifacts: a new database and folder to fill instead of those of the store."""
         self._database = database = database or store.mlflow_db
         self._store, self._elsewhere = store, bool(uri)
         with self.explained():
@@ -111,31 +113,34 @@ class Tracker:
             merge_journal(self._database)
 
     def explained(self) -> contextlib.AbstractContextManager[None]:
-        """Errors of the database as UserError (see `database.explained`)."""
+        """Return a context that turns errors of the database into UserError (see `database.explained`)."""
         return explained(self._database)
 
     def sync(self, run: TrackedRun) -> None:
-        """Bring MLflow up to date with a run. Raises UserError, or MLflow's errors; the next call then continues."""
-        if not (self._elsewhere or self._database.is_file()):  # SQLite would go on writing what nobody sees
+        """Write everything that MLflow lacks of a run. After an error, the next call continues.
+
+        Raises UserError or MLflow's errors.
+        """
+        if not (self._elsewhere or self._database.is_file()):  # SQLite would continue to write to the removed file
             raise UserError(f"MLflow's database {self._database} was removed. {ANEW}")
         record = content(self._store, run.run_id) if run.status != RUNNING else ""
         try:
             with self.explained():
                 shown = self._sync(run, record)
         except BaseException:
-            self.headings = Headings(self.client, self._elsewhere)  # a user may have deleted one of them
+            self.headings = Headings(self.client, self._elsewhere)  # discard cached ids: a user may have deleted some
             raise
         if shown and record and not self._elsewhere:
             note(self._database, run.run_id, record)
 
     def _sync(self, run: TrackedRun, record: str) -> bool:
-        """Return whether MLflow has the run now: not if it has not begun."""
+        """Write a run. Return False if it has not begun, so that MLflow does not have it."""
         entry = self._open.pop(run.run_id, None) or (None if self._fresh else self._find(run))
-        # restarted: the curve belongs to another training
+        # The training was restarted, so the curve in MLflow is out of date.
         if entry is not None and entry.begin != entry.history.look():
             self.hide(run.run_id)
             entry = None
-        # imported again with other numbers: MLflow would show both as one curve
+        # The run was imported again with other numbers, which MLflow would merge into one curve.
         if entry is not None and run.imported and record and entry.tags.get(RECORD) != record:
             self.hide(run.run_id)
             entry = None
@@ -150,7 +155,7 @@ class Tracker:
                 self._log(entry, run, _curve(last))
                 self._set_tags(entry, {POSITION: position})
             last, position = batch, _position_of(history)
-        # all events are read: tags and scores are known
+        # All events have been read, so tags and scores are known.
         about, points = tags(self._store, run, history), _curve(last)
         if record:
             points += final_points(self._store, run, history)
@@ -159,13 +164,13 @@ class Tracker:
             words = entry.tags.get(SCORED, "").split() if entry is not None else []
             before = dict(word.split(":", 1) for word in words if ":" in word)
             if any(scored.get(name, t) != t for name, t in before.items()):
-                self.hide(run.run_id)  # scored again: as above
+                self.hide(run.run_id)  # a set was evaluated again: MLflow would merge old and new scores
                 return self._sync(run, record)
         entry = entry or self._create(run, history, begin, about)
-        if entry.name != (name := self._name(run, history)):  # queued for another row before rows were recorded
+        if entry.name != (name := self._name(run, history)):  # named by a version that did not record rows
             self.client.update_run(entry.mlflow_id, name=name)
             entry.name = name
-        self._set_tags(entry, about)  # before the scores: it says which of them may be there
+        self._set_tags(entry, about)  # before the scores, because SCORED names all scores that MLflow may have
         if "error" in entry.tags and not run.error:
             self.client.delete_tag(entry.mlflow_id, "error")
             del entry.tags["error"]
@@ -183,7 +188,7 @@ class Tracker:
         return True
 
     def recognise(self) -> None:
-        """Write which runs the database holds, from the tags of version 0.1.0, also of runs that the user deleted."""
+        """Create the list of runs in a database of version 0.1.0 from their tags. The list includes deleted runs."""
         every, known, token = self._entities.ViewType.ALL, dict[str, str](), None
         with self.explained():
             experiments = [one.experiment_id for one in self.client.search_experiments(view_type=every)]
@@ -200,10 +205,10 @@ class Tracker:
         begin(self._database, known)
 
     def hide(self, run_id: str) -> None:
-        """Delete a run's entries as MLflow does: they are hidden, and MLflow can restore them."""
+        """Delete the MLflow runs of a run. MLflow only hides them, and can restore them."""
         with self.explained():
             if not self._elsewhere:
-                note(self._database, run_id, "")  # else it would count as one that the user deleted
+                note(self._database, run_id, "")  # otherwise the run would count as deleted by the user
             for tag in ("run_id", SHARED):
                 for found in self._search(f"tags.{tag} = '{run_id}'"):
                     self.client.delete_run(found.info.run_id)
@@ -213,7 +218,7 @@ class Tracker:
         return found
 
     def _find(self, run: TrackedRun) -> _Entry | None:
-        """The run's entry of an earlier sync; None if there is none."""
+        """Return the run's entry from an earlier `sync`, or None. Delete further entries of the run."""
         found = self._search(f"tags.run_id = '{run.run_id}'")
         if not found:
             return None
@@ -228,12 +233,12 @@ class Tracker:
         return _Entry(known.info.run_id, name, history, begin, status, about, params, end)
 
     def _name(self, run: TrackedRun, history: History, row: str = "") -> str:
-        """ "base · seed 1", by the first row of the run if none is given."""
+        """Return the name of a run, such as "base · seed 1". The default row is the first row of the run."""
         row = row or next((member[3] for member in members(self._store, run, history)), run.run_id)
         return f"{row} · {seed_in_words(run.spec.seed)}{', imported' if run.imported else ''}"
 
     def _sharing(self, entry: _Entry, run: TrackedRun) -> Iterator[MlflowRunView]:
-        """The other rows that share a training, each with its own decoding of every set."""
+        """Yield views for the other rows that share a training. Each view has the scores of its row."""
         start, end = entry.history.first_t or run.imported_t, entry.history.last_t or run.imported_t
         times = _ms(start) or None, _ms(end) or None
         about = {n: v for n, v in entry.tags.items() if n in OF_CODE or n.startswith("input.")}
@@ -254,7 +259,7 @@ class Tracker:
             )
 
     def _create(self, run: TrackedRun, history: History, begin: int, about: Mapping[str, str]) -> _Entry:
-        """Create the run's entry, with tags."""
+        """Create the entry of a run, with tags."""
         of = members(self._store, run, history)
         study, profile, corpus, *_ = of[0] if of else ("runs", "", "")
         start = _ms(history.first_t or run.imported_t) or None
@@ -275,7 +280,7 @@ class Tracker:
         entry.status = run.status
 
     def _log(self, entry: _Entry, run: TrackedRun, points: Sequence[Point]) -> None:
-        """Log points; before the first ones also what never changes, parameters and data sets."""
+        """Log points. The first call for a run also logs its parameters and data sets, which never change."""
         make = self._entities
         settings = {} if POSITION in entry.tags else self._settings(run)
         wanted = {to_key(name): str(value)[:PARAM_LENGTH] for name, value in settings.items()}
@@ -306,7 +311,7 @@ class Tracker:
     def _set_tags(self, entry: _Entry, wanted: Mapping[str, str]) -> None:
         """Write the new and changed tags."""
         changed = {to_key(name): value for name, value in wanted.items() if entry.tags.get(to_key(name)) != value}
-        if len(changed) == 1:  # cheaper than a batch of one
+        if len(changed) == 1:  # set_tag is faster than a batch of one
             [(key, value)] = changed.items()
             self.client.set_tag(entry.mlflow_id, key, value, synchronous=True)
         else:
@@ -315,22 +320,22 @@ class Tracker:
 
 
 def _ended_later(entry: _Entry) -> bool:
-    """Return whether an attempt has ended that was too short to be seen running."""
+    """Return whether the run ended later than MLflow shows, because a short attempt was never synced while it ran."""
     return bool(entry.history.last_t) and entry.end_ms != _ms(entry.history.last_t)
 
 
 def _curve(points: Sequence[Point]) -> list[Point]:
-    """Points of training under the names that MLflow shows."""
+    """Return points of the training curve under their names in MLflow."""
     return [point._replace(name=curve_name(point.name)) for point in points]
 
 
 def _position_of(history: History) -> str:
-    """The tag POSITION: how far the events are read."""
+    """Return the value of the tag POSITION: how far the events have been read."""
     return " ".join(f"{number}:{offset}" for number, offset in list(history.position.items())[-MOST_ATTEMPTS:])
 
 
 def _position(text: str) -> dict[int, int]:
-    """Parse the tag POSITION; {} for an unreadable one, which means that nothing is known to be written."""
+    """Parse the tag POSITION. An invalid tag gives {}: all points are then written again."""
     try:
         return {int(number): int(offset) for number, offset in (word.split(":") for word in text.split())}
     except ValueError:
@@ -338,12 +343,12 @@ def _position(text: str) -> dict[int, int]:
 
 
 def _scored(store: Store, run: TrackedRun, history: History) -> dict[str, str]:
-    """When each evaluation was made, by the beginning of its eval_id; * behind it: its scores have the plain names."""
+    """Return the content of the tag SCORED: beginning of each eval_id → time, with "*" if it has the plain names."""
     own = own_evaluations(store, run.run_id, history.evaluated_t).values()
     made = {name: _ms(history.evaluated_t.get(name, run.imported_t)) for name, _ in evaluations(store, run.run_id)}
     return {name[:8]: f"{t}{'*' * (name in own)}" for name, t in sorted(made.items())}
 
 
 def _ms(t: float) -> int:
-    """Seconds as MLflow's milliseconds."""
+    """Convert seconds to MLflow's milliseconds."""
     return int(t * 1000)

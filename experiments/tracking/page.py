@@ -1,8 +1,8 @@
-"""A study's page in MLflow: a note with the table, its files, a run per row with its trainings below it, and links.
+"""Publish a table in MLflow: a note with the table, its files, a run per row above its trained runs, and links.
 
-The link opens the rows in the table's order by the parameters of MLflow's addresses: a search and what to sort by. The
-browser chooses the columns. The link opens MLflow's mode for model training: without `workflowType` it opens an
-experiment among traces of language models. Imports no mlflow before `publish`, which gets a Tracker.
+The link to the list of rows contains a search and the sort order, so that rows have the order of the table. The browser
+chooses the columns. The parameter `workflowType` opens MLflow's mode for model training; without it, MLflow opens the
+mode for traces of language models. This module imports mlflow only when `publish` is called.
 """
 
 import math
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 
 NOTE, NOTE_LENGTH = "mlflow.note.content", 7900  # MLflow allows 8,000 characters
 DESCRIPTION_LENGTH = 4900  # MLflow allows 5,000 characters in an experiment's tag
-ORDER = "attributes.start_time"  # by which the rows are in the table's order, with their runs below them
-FOLDER = "table"  # among the parent run's artifacts
+ORDER = "attributes.start_time"  # sort key; start times encode the order of rows, and MLflow nests runs below them
+FOLDER = "table"  # folder of the files in the artifacts of the heading
 
 
 @dataclass(frozen=True)
 class ScoredRun:
-    """A training of a row, with its scores under the heads of the rows' means."""
+    """A trained run of a row, with its scores under the column names of the table."""
 
     row: str
     run_id: str
-    scores: Mapping[str, float]  # not a number: not there
+    scores: Mapping[str, float]  # NaN: the score is missing
 
 
 @dataclass(frozen=True)
@@ -43,38 +43,38 @@ class Table:
     profile: str
     corpus: str
     title: str  # Markdown
-    latest: str  # Markdown: its profile and corpus
+    latest: str  # Markdown: profile and corpus
     runs: Sequence[ScoredRun]  # by row, then by seed
     lines: Sequence[RowLine]
     note: str  # Markdown
     files: Mapping[str, bytes]
-    cost: Mapping[str, float]  # what all of it cost; metrics of the heading
+    cost: Mapping[str, float]  # cost of all runs, for metrics of the heading
 
 
 @dataclass(frozen=True)
 class Published:
-    """A table in MLflow."""
+    """A published table in MLflow."""
 
     experiment: str
-    table: str  # the tag TABLE of its rows and their runs
+    table: str  # value of the tag TABLE of its rows and their trained runs
 
     @property
     def rows_and_runs(self) -> str:
-        """The search that finds its rows and the runs that these are made of."""
+        """The MLflow search that finds the rows of the table and their trained runs."""
         return f"tags.{TABLE} = '{self.table}'"
 
     def page(self, server: str) -> str:
-        """The address of the experiment's runs."""
+        """Return the address of the experiment's runs."""
         return f"{server.rstrip('/')}/#/experiments/{self.experiment}/runs?workflowType=machine_learning"
 
     def listing(self, server: str) -> str:
-        """The address of the list of rows, each with its runs; the browser chooses the columns."""
+        """Return the address of the list of rows with their trained runs."""
         choice = {"searchFilter": self.rows_and_runs, "orderByKey": ORDER, "orderByAsc": "true"}
         return f"{self.page(server)}&{urlencode(choice | {'startTime': 'ALL', 'compareRunsMode': 'TABLE'})}"
 
 
 def publish(tracker: "Tracker", table: Table) -> Published:
-    """Write the note, files and rows of a table; can be repeated. The table's runs must have been synced."""
+    """Write the note, files and rows of a table, which may be published already. Its runs must have been synced."""
     from mlflow.entities import Metric, RunTag
 
     client = tracker.client
@@ -101,9 +101,9 @@ def publish(tracker: "Tracker", table: Table) -> Published:
 
 
 def _nest(client: Any, published: Published, table: Table, heading: str, rows: Mapping[str, str]) -> None:
-    """Put the table's runs below their rows, with their scores; runs that it no longer has, back.
+    """Nest the runs of the table, with their scores, below their rows. Move runs that left the table to the heading.
 
-    A row that shares a training has a run of its own for it (mlflow.py).
+    For a row that shares a training, this nests the view of the row (mlflow.py).
     """
     from mlflow.entities import Metric, RunTag
 
@@ -128,7 +128,7 @@ def _nest(client: Any, published: Published, table: Table, heading: str, rows: M
 
 
 def runs_of(client: Any, experiment: str, search: str = "", **order: Any) -> list[Any]:
-    """All runs of an experiment that a search finds."""
+    """Return all runs of an experiment that a search finds."""
     found: list[Any] = []
     token = None
     while True:

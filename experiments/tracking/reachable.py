@@ -1,4 +1,4 @@
-"""Find out within seconds whether a tracking server answers: MLflow's own retries take minutes."""
+"""Check within seconds whether a tracking server answers. MLflow itself would retry for minutes."""
 
 import http.client
 import os
@@ -9,16 +9,17 @@ from urllib.parse import urlsplit
 
 from experiments.errors import UserError
 
-CONNECT_S = 5.0  # for a connection
-ANSWER_S = 10.0  # for the first bytes of an answer
-RETRIES = 2  # MLflow's own seven take four minutes
+CONNECT_S = 5.0  # timeout for a connection, in seconds
+ANSWER_S = 10.0  # timeout for the first bytes of an answer, in seconds
+RETRIES = 2  # MLflow's default of seven retries takes four minutes
 _PORTS = {"http": 80, "https": 443, "postgresql": 5432, "mysql": 3306, "mssql": 1433}
 
 
 def refuse_unreachable(uri: str) -> None:
-    """Raises UserError unless the server of an address accepts a connection and, by HTTP, answers anything.
+    """Raise UserError unless the server of an address accepts connections. An HTTP server must also send an answer.
 
-    An address without a host (a file, a database file, a name that MLflow resolves) is not examined.
+    An address without a host (a file, a database file, a name that MLflow resolves) is not checked. Neither is an
+    address that is reached through a proxy.
     """
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", str(RETRIES))
     parts = urlsplit(uri)
@@ -32,7 +33,7 @@ def refuse_unreachable(uri: str) -> None:
     name = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     place, by_http = f"{name}:{port}", scheme in ("http", "https")
     if by_http and scheme in urllib.request.getproxies() and not urllib.request.proxy_bypass(parts.hostname):
-        return  # whether the server answers is for the proxy to find out
+        return  # only the proxy can reach the server
     try:
         socket.create_connection((parts.hostname, port), CONNECT_S).close()
     except (OSError, UnicodeError) as error:
@@ -43,23 +44,23 @@ def refuse_unreachable(uri: str) -> None:
 
 
 def _refuse_silent(address: str, place: str) -> None:
-    """Raises UserError for a server that accepts a connection and then sends nothing."""
+    """Raise UserError for a server that accepts connections but sends no answer."""
     try:
         urllib.request.build_opener(_NoRedirect).open(address, timeout=ANSWER_S).close()
     except urllib.error.HTTPError:
-        return  # an answer, whatever it says: MLflow's client has the credentials
+        return  # the server answers; the status does not matter, since only MLflow's client has the credentials
     except TimeoutError:
         pass
     except (OSError, ValueError, http.client.HTTPException) as error:
         if not isinstance(getattr(error, "reason", None), TimeoutError):
-            return  # no HTTP, or a certificate that MLflow may know: its client says what is wrong
+            return  # another error, such as an unknown certificate, which MLflow's client handles or reports
     else:
         return
     raise UserError(f"the server at {place} accepts connections, but sent no answer in {ANSWER_S:.0f} s.")
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Redirect handler that follows no redirect, so that no other server is contacted."""
+    """A redirect handler that follows no redirects, so that no other server is contacted."""
 
     def redirect_request(self, *_: object) -> None:
         return None

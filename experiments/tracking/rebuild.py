@@ -1,4 +1,4 @@
-"""All runs of a store, as MLflow should show them: from the queue, or else from their folders; those that it lacks."""
+"""Rebuild MLflow's database from the store, and write the runs that it lacks."""
 
 import logging
 from collections.abc import Iterable, Iterator
@@ -25,8 +25,8 @@ log = logging.getLogger(__name__)
 def rebuild(store: Store, runs: Iterable[TrackedRun]) -> list[str]:
     """Write the MLflow database again from the store's events and results. The caller holds the coordinator's lock.
 
-    A new database is filled and then replaces the old one. Returns a line for each run that could not be written; all
-    others are written.
+    A new database is filled and then replaces the old one. Returns a line for each run that could not be written. All
+    other runs are written.
     """
     problems = []
     with (
@@ -43,7 +43,7 @@ def rebuild(store: Store, runs: Iterable[TrackedRun]) -> list[str]:
             except Exception as error:
                 problems.append(f"{run.run_id}: {error}")
         tracker.close()
-        file_of(store.mlflow_db).unlink(missing_ok=True)  # after a kill below, `lacking` finds all runs
+        file_of(store.mlflow_db).unlink(missing_ok=True)  # removed first, so that a kill below leaves no wrong list
         for suffix in ("", "-wal", "-shm", "-journal"):
             store.mlflow_db.with_name(store.mlflow_db.name + suffix).unlink(missing_ok=True)
         (state / store.mlflow_db.name).replace(store.mlflow_db)
@@ -55,12 +55,12 @@ def rebuild(store: Store, runs: Iterable[TrackedRun]) -> list[str]:
 
 
 def lacking(store: Store) -> dict[str, bool]:
-    """The finished runs that MLflow does not show as they are, each with whether it shows an older record of the run.
+    """Return the finished runs that are missing or out of date in MLflow. The value is True for a run out of date.
 
-    A run is absent if an import or a coordinator was killed before it wrote. Its record is older if, since then, a
-    study has got rows or metrics that the run belongs to or has, or its scores were made again.
-    Does not import MLflow (see written.py). What the user deleted on MLflow's pages is not lacking. {} for a database
-    of version 0.1.0 until `recognise` has read it.
+    A run is missing if an import or a coordinator was killed before it wrote the run. A run is out of date if its rows,
+    its result or its scores have changed since. Runs that the user deleted in MLflow do not count as missing.
+    This does not import MLflow (see written.py). For a database of version 0.1.0, it returns {} until `recognise` has
+    read the database.
     """
     if is_unknown(store.mlflow_db):
         return {}
@@ -69,20 +69,21 @@ def lacking(store: Store) -> dict[str, bool]:
     finished = [r for r in store.run_ids() if r not in busy and (store.run_folder(r) / RESULT_FILE).is_file()]
     shown = written(store.mlflow_db)
     missing = [run_id for run_id in finished if shown.get(run_id) != content(store, run_id)]
-    whole = [run_id for run_id in missing if _state(store, run_id, failed=False) is State.FINISHED]  # not damaged
+    # Leave out runs whose result is damaged.
+    whole = [run_id for run_id in missing if _state(store, run_id, failed=False) is State.FINISHED]
     return {run_id: run_id in shown for run_id in whole}
 
 
 def recognise(store: Store) -> None:
-    """Read once which runs a database holds that version 0.1.0 wrote. The caller holds the coordinator's lock."""
+    """Create the list of runs in a database that version 0.1.0 wrote. The caller holds the coordinator's lock."""
     if is_unknown(store.mlflow_db):
         Tracker(store).recognise()
 
 
 def write_lacking(store: Store) -> int:
-    """Write the finished runs that MLflow lacks; returns how many. The caller holds the coordinator's lock.
+    """Write the finished runs that MLflow lacks, and return their number. The caller holds the coordinator's lock.
 
-    An error is logged, as while runs train: MLflow is a view, which the next call completes.
+    Errors are logged and not raised. The next call writes the remaining runs.
     """
     background = Background(lambda: Tracker(store))
     try:
@@ -96,7 +97,7 @@ def write_lacking(store: Store) -> int:
 
 
 def tracked_runs(store: Store) -> Iterator[TrackedRun]:
-    """The attempted runs in the order of their starts, then runs that ended without a start."""
+    """Yield the runs that have begun, in the order of their starts, then the runs that ended without a start."""
     with Queue(store.queue_db, create=False) as queue:
         queued = {row.run_id: row for row in queue.status()}
         begun = [run_id for _, run_id in sorted((began, run_id) for run_id, began in _begun(store))]
@@ -126,7 +127,7 @@ def _begun(store: Store) -> Iterator[tuple[str, float]]:
 
 
 def _from_folder(store: Store, run_id: str) -> TrackedRun:
-    """A run that is not in the queue, described by its folder; damaged parts are left out."""
+    """Return a run that is not in the queue, from the files in its folder. Damaged files are ignored."""
     members: dict[Member, None] = {}
     last: dict[str, Any] = {"kind": ""}
     for number in store.attempts(run_id):

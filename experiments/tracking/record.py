@@ -1,6 +1,7 @@
-"""The names and values of a run that a tracking store shows. Independent of MLflow; imports no torch.
+"""Names and values of a run for tracking stores such as MLflow. This module does not import mlflow or torch.
 
-Everything follows from the run's files, so a database filled while runs train equals a rebuilt one.
+All values are derived from the files of the run. So a database that was filled while runs trained equals a rebuilt
+database.
 """
 
 import contextlib
@@ -20,34 +21,37 @@ from experiments.store.layout import CONFIG, ROWS, Store, TableRow, config_of, f
 from experiments.store.results import RESULT_FILE, EvaluationResult, TrainingResult
 from experiments.store.tracked_run import TrackedRun
 
-TAG_LENGTH = 4000  # below MLflow's limit
-RECORD = "record"  # tag of an imported run: digest of the records that MLflow shows whole
-PLACE = ("study", "profile", "corpus", "row", "group")  # tags: the parts of a Member
+TAG_LENGTH = 4000  # characters; below MLflow's limit
+RECORD = "record"  # tag of an imported run: digest of its records (see `content`)
+PLACE = ("study", "profile", "corpus", "row", "group")  # names of the tags for the fields of a Member
 NUM_PARAMS, TRAIN_WALL_S = "num_params", "train_wall_s"
-COST = "cost_"  # prefix of metrics on what a run or a table cost
+COST = "cost_"  # prefix of metrics for the cost of a run or a table
 _IDENTITY = re.compile(r"[0-9a-f]{16}")
 
 
 def content(store: Store, run_id: str) -> str:
-    """A digest of a run's rows, result and scores, which say what MLflow shows once it has ended."""
+    """Return a digest of the configuration, rows, result and scores of a run.
+
+    They determine what MLflow shows once the run has ended.
+    """
     home = store.run_folder(run_id)
     records = [home / CONFIG, home / ROWS, home / RESULT_FILE, *sorted(home.glob(f"evaluations/*/{RESULT_FILE}"))]
     return digest([sha256(path.read_bytes()).hexdigest() for path in records if path.is_file()])
 
 
 def config(store: Store, run: TrackedRun) -> Mapping[str, Any]:
-    """The run's configuration as first queued; a later decoding with other settings does not change it."""
+    """Return the configuration with which the run was first queued. Later evaluations do not change it."""
     return config_of(store, run.run_id, forgiving=True) or run.spec.config
 
 
 def members(store: Store, run: TrackedRun, history: History) -> list[Member]:
-    """The rows that show the run. It is named for the first: that for which it was queued."""
+    """Return the rows that contain the run. The first one, for which the run was queued, gives the run its name."""
     begun = [tuple(member) for member in history.begun.get("members", ())]
     return list(dict.fromkeys([*(row.member for row in rows_of(store, run.run_id)), *begun, *run.members]))
 
 
 def tags(store: Store, run: TrackedRun, history: History) -> dict[str, str]:
-    """Tags: the tables that the run belongs to, and its code and host. `row.<study>`: its (first) row in each study."""
+    """Return the tags of a run: its tables, its code, its host. `row.<study>` is its first row in each study."""
     revision = history.started.get("revision") or {}
     of = members(store, run, history)
     found = {
@@ -66,7 +70,7 @@ def tags(store: Store, run: TrackedRun, history: History) -> dict[str, str]:
     found |= {f"input.{name}": digest for name, digest in without_runs(run.spec.inputs).items()}
     if parent_run := run.spec.parent_run:
         found |= {"parent_run": parent_run.run_id, "parent_run_steps": str(parent_run.step)}
-    if members_of := run.spec.members:  # an ensemble has no seed of its own
+    if members_of := run.spec.members:  # an ensemble has no seed
         found |= {"seed": "", "ensemble": ", ".join(members_of)}
     if run.imported:
         found["imported"] = run.imported
@@ -76,18 +80,19 @@ def tags(store: Store, run: TrackedRun, history: History) -> dict[str, str]:
 
 
 def final_points(store: Store, run: TrackedRun, history: History, row: TableRow | None = None) -> list[Point]:
-    """num_params, the training time, the costs, and every score: `bleu` on dev, `bleu.test_2016` on another set.
+    """Return the final values of a run: num_params, training time, costs and scores.
 
-    The plain names always belong to the own decoding of the row for which the run was first queued. Another decoding
-    of a set (`--set evaluation.beam_size=10`) gets the beginning of its eval_id: `bleu.dev.1f2e3d4c`. Each point has
-    the time of its evaluation. row: only the scores of this row, without what the run has cost.
+    A score on dev is named `bleu`, on another set `bleu.test_2016`. These plain names are used for the evaluations of
+    the row for which the run was first queued. Other evaluations of a set (`--set evaluation.beam_size=10`) get the
+    beginning of their eval_id: `bleu.dev.1f2e3d4c`. The point of a score has the time of its evaluation.
+    row: if given, return only the scores of this row, without costs.
     """
     try:
         result = store.result(run.run_id) or TrainingResult()
     except UserError:
         result = TrainingResult()
     begun = history.first_t or run.imported_t
-    train_s = result.wall_s if result.train_s is None else result.train_s  # older records: of one attempt
+    train_s = result.wall_s if result.train_s is None else result.train_s  # old records have the time of one attempt
     trained, step = history.trained_t or begun, history.last_step
     found: list[tuple[str, Any, float, int]] = [
         (NUM_PARAMS, (run.spec.num_params or result.num_params) if begun else None, begun, 0),
@@ -115,37 +120,38 @@ def final_points(store: Store, run: TrackedRun, history: History, row: TableRow 
 def cost_points(store: Store, run_id: str) -> Iterator[Point]:
     """Yield the run's cumulative costs at the end of each attempt; the step is the attempt's number.
 
-    These are the sums that the table prints. The last attempt counts once its end is known.
+    The sums are those in the notes of a table. The last attempt is left out until its end is known.
     """
     attempts = attempt_costs(store, run_id)
     for one, sums in zip(attempts, accumulate(amounts_of([one]) for one in attempts), strict=True):
         if not one.seen and one is attempts[-1]:
             return
-        if one.t is not None:  # else of the store that the run was imported from
+        if one.t is not None:  # None for attempts in the store from which the run was imported
             yield from (Point(f"{COST}{name}", value, one.t, one.attempt) for name, value in sums.known().items())
 
 
 def own_evaluations(store: Store, run_id: str, evaluated_t: Mapping[str, float]) -> dict[str, str]:
-    """Set → eval_id of the evaluation with the plain names: the first row's own, else the first one made.
+    """Return a mapping from each set to the eval_id of the evaluation whose scores have plain names.
 
-    evaluated_t: as in History.
+    It is the evaluation of the run's first row, or else the earliest evaluation of the set. evaluated_t: times of the
+    evaluations (see History).
     """
     found = {name: eval_id for row in rows_of(store, run_id)[:1] for name, eval_id in row.evaluations.items()}
     made = dict(evaluations(store, run_id))
-    places = {eval_id: place for place, eval_id in enumerate(evaluated_t)}  # of the events, where times are equal
+    places = {eval_id: place for place, eval_id in enumerate(evaluated_t)}  # order of events, for equal times
     for eval_id in sorted(made, key=lambda one: (evaluated_t.get(one, math.inf), places.get(one, 0), one)):
         found.setdefault(made[eval_id].set or "", eval_id)
     return found
 
 
 def curve_name(name: str) -> str:
-    """Prefix metrics of training, so that `train_perplexity` differs from dev's final `perplexity`."""
+    """Return the name of a curve in MLflow. `train_perplexity` must differ from the final `perplexity` on dev."""
     named = name if name.startswith("dev_") else f"train_{name}"
     return f"{named}.curve" if named == TRAIN_WALL_S else named
 
 
 def evaluations(store: Store, run_id: str) -> Iterator[tuple[str, EvaluationResult]]:
-    """(eval_id, record) of the run's evaluations; damaged ones are left out."""
+    """Yield (eval_id, record) of the run's evaluations. Damaged records are left out."""
     names = folders_in(store.run_folder(run_id) / "evaluations")
     for eval_id in filter(_IDENTITY.fullmatch, names):
         with contextlib.suppress(UserError):

@@ -1,7 +1,7 @@
-"""List of the runs in MLflow's database, in a file beside it, so that `status` and `run` need not import MLflow.
+"""Read and write the list of runs in MLflow's database. With this file, `status` and `run` need not import MLflow.
 
-A line is appended once a run is written whole. After a kill in between, the run is written again, which adds nothing
-twice. The file is removed with the database that it describes.
+A line is appended once a run is completely written. After a kill before that, the run is written again, which does not
+duplicate anything. The file is removed together with its database.
 """
 
 import json
@@ -13,14 +13,15 @@ from experiments.store.durable import read_regular, write_bytes
 
 
 def file_of(database: Path) -> Path:
-    """The file that describes a database."""
+    """Return the file with the list of runs in a database."""
     return database.with_suffix(".jsonl")
 
 
 def written(database: Path) -> dict[str, str]:
-    """run_id → digest of the records that MLflow shows of it (see `record.content`); {} if there is no database.
+    """Return the runs in the database: run_id → digest of the records that MLflow shows (see `record.content`).
 
-    Unreadable lines are skipped. Raises UserError if the file cannot be read.
+    Returns {} if there is no database or no list. Invalid lines are skipped. Raises UserError if the file cannot be
+    read.
     """
     path = file_of(database)
     if not database.is_file() or not path.exists():
@@ -42,16 +43,16 @@ def written(database: Path) -> dict[str, str]:
 
 
 def is_unknown(database: Path) -> bool:
-    """Return whether a database has no file beside it: an earlier version wrote it, or the file was removed."""
+    """Return whether a database has no list of runs: an earlier version wrote it, or the list was removed."""
     return database.is_file() and not file_of(database).exists()
 
 
 def begin(database: Path, known: Mapping[str, str]) -> None:
-    """Write the file anew, with these records of runs."""
+    """Replace the list of a database by the given runs and digests."""
     write_bytes(file_of(database), "".join(f"\n{json.dumps(item)}" for item in known.items()).encode())
 
 
 def note(database: Path, run_id: str, record: str) -> None:
-    """Append that MLflow shows these records of a run; "" if it shows the run no longer."""
+    """Append the digest of the records that MLflow shows of a run; "" if it no longer shows the run."""
     with file_of(database).open("a", encoding="utf-8") as file:
-        file.write(f"\n{json.dumps([run_id, record])}")  # the break comes first: it ends a line that a kill has cut off
+        file.write(f"\n{json.dumps([run_id, record])}")  # the newline is first, to end a line that a kill cut off

@@ -1,7 +1,8 @@
 """The process of a sink: python -m experiments.tracking.sinks.serve SINK STORE [STATE_DIR]
 
-Reads a TrackedRun as one line of JSON from standard input, writes what the sink lacks of it, and answers with a line.
-It ends with its input. Packages print what they like: standard output is the answers' alone.
+The process reads each TrackedRun as one line of JSON from standard input. It writes everything that the sink lacks of
+the run, and answers with one line on standard output. It ends when its input ends. Other output to standard output, for
+example by packages, goes to standard error.
 """
 
 import json
@@ -20,14 +21,14 @@ from model.extensions import added, load
 
 class Sink(Protocol):
     def sync(self, run: TrackedRun) -> None:
-        """Write what is lacking of a run."""
+        """Write everything that the sink lacks of a run."""
 
     def close(self) -> None:
         """Close all files."""
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Serve until the input ends."""
+    """Answer requests until the input ends."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     name, root, *state = arguments
@@ -48,7 +49,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def run_of(content: dict[str, Any]) -> TrackedRun:
-    """A run from JSON, where tuples are lists."""
+    """Return a run from its JSON object, in which tuples are lists."""
     members: Callable[[Any], Any] = lambda found: tuple(tuple(member) for member in found)  # noqa: E731
     return TrackedRun(**{**content, "spec": RunSpec.from_json(content["spec"]), "members": members(content["members"])})
 

@@ -1,7 +1,8 @@
-"""Other programs' views of runs, which extras add. Like MLflow's, they are made of a run's events and results alone.
+"""Start and call sinks, which extras add: they send runs to other tracking programs.
 
-A sink runs in a process of its own (serve.py), which the coordinator's background thread feeds. If the package fails,
-hangs or fills the disk, a line is logged; no run waits for it. What it lacks then, `ablations ui --rebuild` writes.
+A sink reads only the events and results of a run, as MLflow's view does. Each sink has a separate process (serve.py),
+and the coordinator's background thread sends runs to it. If its package fails, hangs or fills the disk, an error is
+logged, and no run waits. `ablations ui --rebuild` then writes the runs that the sink lacks.
 """
 
 import atexit
@@ -23,8 +24,8 @@ from experiments.store.tracked_run import TrackedRun
 from model.extensions import added, load
 
 SERVE = ["-P", "-m", "experiments.tracking.sinks.serve"]
-MOST_STARTS = 3  # of a process that ends by itself
-PATIENCE_S = 120.0  # for one run; the first one imports the package
+MOST_STARTS = 3  # maximum number of times that the process is started
+PATIENCE_S = 120.0  # seconds to wait for one run; the first run includes the import of the package
 log = logging.getLogger(__name__)
 
 
@@ -34,9 +35,10 @@ def folder_of(store: Store, sink: str) -> Path:
 
 
 def check_sink(name: str, place: str = "--sink") -> None:
-    """Raise UserError for a sink that is unknown, or whose package is not installed. `place`: where it is named.
+    """Raise UserError if a sink is unknown or its package is not installed.
 
-    A sink's class names the package that it needs in its attribute `package`, if any.
+    The attribute `package` of a sink's class names the required package. place: the option or setting that names the
+    sink, for the message.
     """
     known = added("sinks")
     if name not in known:
@@ -47,11 +49,11 @@ def check_sink(name: str, place: str = "--sink") -> None:
 
 
 class SinkError(UserError):
-    """A sink did not write a run."""
+    """Raised if a sink did not write a run."""
 
 
 class SinkProcess:
-    """The parent's side: hands runs to the sink's process and waits for its answer, for a while."""
+    """The process of a sink. `sync` waits for its answer for at most `patience_s` seconds."""
 
     def __init__(self, store: Store, sink: str, patience_s: float = PATIENCE_S) -> None:
         self._store, self._sink, self._patience_s, self._starts = store, sink, patience_s, 0
@@ -69,12 +71,12 @@ class SinkProcess:
             stdout=subprocess.PIPE,
             stderr=(folder / "log.txt").open("ab"),
             env={**os.environ, "PYTHONPATH": os.pathsep.join(import_path())},
-            start_new_session=True,  # Ctrl-C is for the coordinator
+            start_new_session=True,  # so that Ctrl-C reaches only the coordinator
         )
-        atexit.register(self._process.kill)  # if it hangs; it ends with its input
+        atexit.register(self._process.kill)  # normally, the process ends when its input is closed
 
     def sync(self, run: TrackedRun) -> None:
-        """Bring the sink up to date with a run. Raises SinkError."""
+        """Send a run to the sink, which writes everything that it lacks. Raises SinkError if that fails."""
         if self._process.poll() is not None and self._starts < MOST_STARTS:
             self._start()
         answer = self._ask(json.dumps(asdict(run), default=str).encode() + b"\n")
@@ -99,7 +101,7 @@ class SinkProcess:
         return found
 
     def close(self) -> None:
-        """End the process: politely, so that it closes its files, then at once."""
+        """End the process: close its input, wait up to 10 s while it closes its files, then kill it."""
         if self._process.stdin is not None:
             try:
                 self._process.stdin.close()
