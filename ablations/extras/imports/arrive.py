@@ -1,7 +1,7 @@
-"""Runs that were trained elsewhere become rows of a study: which number of theirs goes where.
+"""Import runs that other programs trained: assign each run a row and a seed of a study, and write it to a store.
 
-Everything is decided and checked before anything is written. A row of theirs is a row of the study with
-`imported = true`; without a study file one is made.
+A row of the source becomes a row of the study that has `imported = true`. All runs are assigned and checked before the
+first one is written.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,13 +27,13 @@ from experiments.tasks.columns import Column
 from model.extensions import added, load
 
 SETS = ("train", "dev", "val", "valid", "validation", "eval", "test")
-SetAndMetric = tuple[str, str]  # set, metric
+SetAndMetric = tuple[str, str]  # name of the set, name of the metric
 
 
 def read_source(source: str, row_by: str = "", seed_by: str = "") -> External:
-    """The runs of runs.csv, mlflow:URI#EXPERIMENT, wandb:EXPORT, trackio:PROJECT, tensorboard:DIR and so on.
+    """Read the runs of a source: runs.csv, mlflow:URI#EXPERIMENT, wandb:EXPORT, trackio:PROJECT, tensorboard:DIR …
 
-    Raises UserError.
+    row_by, seed_by: see `collect`. Raises UserError for an unknown source, and for one that cannot be read.
     """
     kind, colon, place = source.partition(":")
     readers = added("readers")
@@ -48,18 +48,21 @@ def read_source(source: str, row_by: str = "", seed_by: str = "") -> External:
 
 @dataclass(frozen=True)
 class Arrived:
-    """A run of theirs with its scores sorted by set, and its row and seed in the study."""
+    """A run of a source, with its row and seed in the study and its scores per set and metric."""
 
     run: ExternalRun
     row: str
     seed: int
     scores: Mapping[SetAndMetric, float]
     settings: Mapping[str, Any]
-    label: str = ""  # their name of the row, where the key is another text
+    label: str = ""  # name of the row in the source if it differs from the key
 
 
 def set_and_metric(name: str) -> SetAndMetric:
-    """ "dev/bleu", "bleu/dev", "dev.bleu", "bleu.dev" and "dev_bleu" are bleu of dev; "bleu" is that of test."""
+    """Split the name of a score into set and metric.
+
+    "dev/bleu", "bleu/dev", "dev.bleu", "bleu.dev" and "dev_bleu" are bleu of the set dev; "bleu" is bleu of test.
+    """
     set_, slash, metric = name.rpartition("/")
     if slash and metric:
         if metric.lower() in SETS and set_.lower() not in SETS:
@@ -76,9 +79,10 @@ def set_and_metric(name: str) -> SetAndMetric:
 
 
 def metrics_of_scores(foreign: External, metrics: Sequence[str], columns: Sequence[Column]) -> dict[str, SetAndMetric]:
-    """Their names of scores → set and metric: those of `metrics`, else all that the study's columns print.
+    """Return the set and metric per name of a score in the source.
 
-    Raises UserError where none is found, or where a name of `metrics` is not among theirs.
+    metrics: the names to use; if empty, all names that belong to a column of the study. Raises UserError if no name is
+    found, if the source lacks a name of `metrics`, and if two names mean the same score.
     """
     named = foreign.metrics or foreign.settings
     lacking = [name for name in metrics if name not in named]
@@ -106,7 +110,10 @@ def metrics_of_scores(foreign: External, metrics: Sequence[str], columns: Sequen
 
 
 def _spelt(column: Column, columns: Sequence[Column], named: Iterable[str]) -> list[tuple[str, SetAndMetric]]:
-    """The name among theirs that means a column: with its set, else its key, else the metric alone."""
+    """Return the name in the source that means a column, with the column's set and metric; [] if there is none.
+
+    The name contains the set, or is the key of the column, or is the metric alone if it has only one set.
+    """
     sets = {other.set for other in columns if other.metric == column.metric}
     alone = [column.metric] if len(sets) == 1 else []
     wanted = [f"{column.set}{mark}{column.metric}" for mark in ("/", ".", "_")]
@@ -118,16 +125,16 @@ def _spelt(column: Column, columns: Sequence[Column], named: Iterable[str]) -> l
 
 @dataclass(frozen=True)
 class Planned:
-    """The rows of a study that runs are imported into."""
+    """The imported rows of a study."""
 
-    seeds: Mapping[str, Sequence[int]]  # by key
-    labels: Mapping[str, str]  # label → key
-    settings: Mapping[str, Mapping[str, Any]]  # by key
-    columns: Mapping[str, str]  # heads of settings
+    seeds: Mapping[str, Sequence[int]]  # key of row → seeds
+    labels: Mapping[str, str]  # label of row → key
+    settings: Mapping[str, Mapping[str, Any]]  # key of row → settings
+    columns: Mapping[str, str]  # setting → heading
 
     @classmethod
     def of(cls, plan: Plan) -> "Planned":
-        """The imported rows of a plan."""
+        """Return the imported rows of a plan."""
         seeds: dict[str, list[int]] = {}
         for run in plan.runs:
             if run.spec.imported:
@@ -137,7 +144,7 @@ class Planned:
         return cls(seeds, labels, settings, plan.study.columns)
 
     def with_settings(self, theirs: Mapping[str, Any]) -> str:
-        """The key of the only row with these settings; "" for none or several."""
+        """Return the key of the row with these settings, or "" if no row or several rows have them."""
         declared = {name for settings in self.settings.values() for name in settings}
         names = names_in(self.columns, declared, theirs)
         if not theirs or not declared.issuperset(names.values()):
@@ -159,10 +166,10 @@ def arrive(
     choice: FactorChoice,
     planned: Planned | None,
 ) -> list[Arrived]:
-    """Every run with its row, seed and scores. Raises UserError.
+    """Assign every run its row, seed and scores. Raises UserError for runs that cannot be assigned.
 
-    choice: the settings that tell rows apart, and all that count. planned: the study's imported rows; None: there is
-    no study yet.
+    choice: the settings that distinguish rows, and all settings to keep. planned: the imported rows of the study; None
+    if there is no study yet.
     """
     runs = [_sorted(run, bool(foreign.metrics), found, choice.settings) for run in foreign.runs]
     names = _names_of_rows(runs, choice.rows)
@@ -184,7 +191,10 @@ def arrive(
 
 
 def _sorted(run: ExternalRun, told: bool, found: Mapping[str, SetAndMetric], only: Sequence[str]) -> ExternalRun:
-    """The run's scores, and its settings. told: the source says which columns are metrics."""
+    """Return the run with its columns separated into scores and settings.
+
+    told: True if the source declares which columns are metrics.
+    """
     columns, scores = run.metrics if told else run.settings, dict[str, float]()
     for name in columns.keys() & found.keys():
         score = as_number(columns[name])
@@ -198,14 +208,14 @@ def _sorted(run: ExternalRun, told: bool, found: Mapping[str, SetAndMetric], onl
 
 
 def _names_of_rows(runs: Sequence[ExternalRun], varying: Sequence[str]) -> list[str]:
-    """The runs' rows: as the source names them, else by the settings that tell rows apart."""
+    """Return the row name of each run: the name in the source, or a name made from the settings in `varying`."""
     theirs = [run.row for run in runs]
     if all(theirs):
         return theirs
     if any(theirs):
         without = next(run for run in runs if not run.row)
         raise UserError(f"{without.where} has no row name, but other runs do. Name the rows of all runs, or of none.")
-    names: dict[tuple[str, ...], str] = {}  # of different settings different names
+    names: dict[tuple[str, ...], str] = {}  # settings → name of the row
     for run in runs:
         settings = tuple(repr(run.settings.get(name)) for name in varying)
         text = "-".join(_short(name, run.settings.get(name)) for name in varying) or "base"
@@ -220,9 +230,9 @@ def _short(name: str, given: Any) -> str:
 
 
 def _keys(names: Sequence[str], settings: Mapping[str, Mapping[str, Any]], planned: Planned | None) -> dict[str, str]:
-    """The key of each row by its name: of a study's rows by label, settings or key.
+    """Return the key of each row name. With a study, its rows are found by label, by settings or by key.
 
-    settings: of rows that only these tell apart. Raises UserError where two have one key.
+    settings: the settings of rows that have no name in the source. Raises UserError if two rows get the same key.
     """
     if planned is None:
         return row_keys(names)
@@ -252,9 +262,10 @@ def _same_settings(row: str, runs: Sequence[ExternalRun]) -> None:
 
 
 def _seeds(row: str, runs: Sequence[ExternalRun], planned: Planned | None, unseeded: bool) -> list[int]:
-    """The study's seeds of a row's runs: theirs where the study has these, else numbered in their order.
+    """Return the seed in the study for each run of a row.
 
-    unseeded: no run of the source has a seed, so that runs of a row are repeats, which pair with no others.
+    A run keeps the seed of the source if the study has it; other runs get free seeds in order. unseeded: True if no run
+    of the source has a seed; the runs of a row are then repeats, and cannot be paired with runs of other rows.
     """
     theirs = [seed_value(run.seed) for run in runs]
     if len(runs) > 1 and not unseeded and (len(set(theirs)) < len(runs) or "" in theirs):
@@ -281,10 +292,10 @@ def _seeds(row: str, runs: Sequence[ExternalRun], planned: Planned | None, unsee
 
 
 def _numbers(theirs: Sequence[int | str], ours: Sequence[int]) -> list[int]:
-    """A number of the study for each of their seeds: the seed itself where the study has it, else a free number.
+    """Return a seed of the study for each seed of the source: the same seed if the study has it, else a free one.
 
-    Free numbers are given in rising order of the seeds, texts last, in their order. A number only counts a row's runs:
-    pairs are found by the seeds' values (reports/results/significance.py).
+    Free seeds are assigned first to integer seeds in ascending order, then to seeds that are text. They only number the
+    runs of a row: paired tests use the original seeds (reports/results/significance.py).
     """
     found: dict[int | str, int] = {seed: seed for seed in theirs if isinstance(seed, int) and seed in ours}
     others = [seed for seed in theirs if seed not in found]
@@ -295,7 +306,7 @@ def _numbers(theirs: Sequence[int | str], ours: Sequence[int]) -> list[int]:
     return [numbers[seed] for seed in theirs]
 
 
-# --- Write them into a store, as records marked `imported`. Called when all is checked
+# --- Write checked runs to a store, as records marked `imported`
 
 
 class Written(NamedTuple):
@@ -307,7 +318,7 @@ class Written(NamedTuple):
 
 
 class Record(NamedTuple):
-    """A run as the store has it."""
+    """The records of a run, as a store contains them."""
 
     run: PlannedRun
     arrived: Arrived
@@ -316,8 +327,10 @@ class Record(NamedTuple):
 
 
 def write_runs(plan: Plan, store: Store, foreign: External, arrived: Sequence[Arrived], *, replace: bool) -> Written:
-    """Write them; the caller holds the store's lock. Raises UserError, before the first is written, where a run is
-    there already with other numbers and `replace` is not given."""
+    """Write the runs to the store; the caller holds the store's lock.
+
+    Raises UserError before the first run is written if the store has a run with other numbers and `replace` is False.
+    """
     records = records_of(plan, foreign, arrived)
     before = [_there(store, record) for record in records]
     other = [record for record, how in zip(records, before, strict=True) if how == "other"]
@@ -335,7 +348,7 @@ def write_runs(plan: Plan, store: Store, foreign: External, arrived: Sequence[Ar
 
 
 def records_of(plan: Plan, foreign: External, arrived: Sequence[Arrived]) -> list[Record]:
-    """The records of their runs in the plan's rows."""
+    """Return the records of the runs in the rows of the plan."""
     planned = {(run.row, run.seed): run for run in plan.runs if run.spec.imported}
     names = _ours(arrived, plan)
     return [_record(planned[one.row, one.seed], one, foreign, names) for one in arrived]
@@ -372,7 +385,7 @@ def _record(run: PlannedRun, one: Arrived, foreign: External, names: Mapping[str
 
 
 def _there(store: Store, record: Record) -> str:
-    """ "" if the run is not in the store, "same" if it is with the same numbers and settings, else "other"."""
+    """Return whether the store has the run: "" if not, "same" with equal numbers and settings, else "other"."""
     run_id = record.run.run_id
     try:
         known = store.result(run_id)
@@ -388,7 +401,7 @@ def _there(store: Store, record: Record) -> str:
 
 
 def _write(store: Store, record: Record, of: Member) -> None:
-    """The whole folder at once: a run is imported, or it is not."""
+    """Write the folder of a run completely or not at all."""
     folder = store.run_folder(record.run.run_id)
     described: Mapping[str, Any] = {
         **record.run.spec.portable.to_json(),
@@ -406,21 +419,24 @@ def _write(store: Store, record: Record, of: Member) -> None:
 
 
 def _ours(arrived: Iterable[Arrived], plan: Plan) -> dict[str, str]:
-    """Setting of the study by their names."""
+    """Return the setting of the study for each name of a setting in the source."""
     declared = {name for run in plan.runs for name, _ in flatten(run.config)}
     theirs = dict.fromkeys(name for one in arrived for name in one.settings)
     return names_in(plan.study.columns, declared, theirs)
 
 
 def unknown_settings(arrived: Sequence[Arrived], plan: Plan) -> list[str]:
-    """Settings of theirs that the study's task does not have; they are kept with the runs (`ablations explain`)."""
+    """Return the settings of the source that the study does not have.
+
+    They are stored with the runs, and `ablations explain` prints them.
+    """
     declared = {name for run in plan.runs for name, _ in flatten(run.config)}
     names = _ours(arrived, plan)
     return sorted({name for one in arrived for name in one.settings if names[name] not in declared})
 
 
 def refuse_other_settings(arrived: Sequence[Arrived], plan: Plan) -> None:
-    """Raises UserError where a setting of theirs is another one in the study's row."""
+    """Raise UserError if a setting of a run differs from that of its row in the study."""
     configs = {run.row: dict(flatten(run.config)) for run in plan.runs if run.spec.imported}
     names = _ours(arrived, plan)
     for one in arrived:

@@ -1,10 +1,10 @@
-"""A CSV file of runs, long (a line per score) or wide (a line per run).
+"""Read a CSV file of runs. A long file has one line per score, a wide file one line per run.
 
     row,seed,set,metric,value          row,seed,lr,dev/bleu,test/bleu
     base,1,dev,bleu,26.1               base,1,0.1,26.1,25.3
 
-All but metric and value may be left out; beside `row`, `group` names a row's group. Every other column is a setting
-or, in a wide file, a metric.
+A long file needs the columns metric and value; all other columns are optional. If there is a column `row`, a column
+`group` names the group of the row. Every other column is a setting or, in a wide file, a metric.
 """
 
 from collections.abc import Iterator
@@ -17,7 +17,10 @@ from experiments.errors import UserError
 
 
 def read_csv(place: str) -> Iterator[ExternalRun | str]:
-    """The runs of a CSV file. Raises UserError with the line for whatever cannot be read."""
+    """Yield the runs of a CSV file, and a sentence on each omission.
+
+    Raises UserError with the line for content that cannot be read.
+    """
     table = read_table(text_of(Path(place)))
     yield from table.notes
     long = {"metric", "value"} <= set(table.head)

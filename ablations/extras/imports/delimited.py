@@ -1,7 +1,7 @@
-"""A file of lines and columns, as spreadsheets, R, pandas and loggers write it: its head, and each line's cells.
+"""Read a file of lines and columns, as spreadsheets, R, pandas and loggers write it.
 
-Nothing is guessed of a cell. What keeps a file from being such a table is said with its line and column; a column that
-only numbers the lines, and lines that are comments, are left out with a sentence.
+Cells stay text. An error names the line and the column. Comments, and a column that only numbers the lines, are left
+out; a note lists them.
 """
 
 import csv
@@ -23,16 +23,19 @@ _BOMS = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16", b"\xef\xbb\xbf": "utf-8-s
 
 @dataclass(frozen=True)
 class Delimited:
-    """A table of text."""
+    """A table whose cells are text."""
 
-    head: tuple[str, ...]
-    lines: tuple[tuple[int, dict[str, str]], ...]  # the line's number, and its cells by name
-    places: dict[str, int]  # the number of each column
-    notes: tuple[str, ...]  # what was left out
+    head: tuple[str, ...]  # names of the columns
+    lines: tuple[tuple[int, dict[str, str]], ...]  # number of each line, and its cells by name of column
+    places: dict[str, int]  # number of each column
+    notes: tuple[str, ...]  # comments and columns that were left out
 
 
 def text_of(file: Path) -> str:
-    """The text of a file in UTF-8, or in UTF-16 with its mark. Raises UserError with the line of another encoding."""
+    """Return the text of a file in UTF-8, or in UTF-16 with a byte order mark.
+
+    Raises UserError with the line for any other encoding.
+    """
     data = read_regular(file)
     encoding = next((name for mark, name in _BOMS.items() if data.startswith(mark)), "utf-8")
     try:
@@ -46,7 +49,7 @@ def text_of(file: Path) -> str:
 
 
 def read_table(text: str) -> Delimited:
-    """The table. Raises UserError for a file that is none, with the line and the column."""
+    """Return the table in a text. Raises UserError with line and column if the text is not a table."""
     if "\0" in text:
         raise UserError(
             f"line {text.count(chr(10), 0, text.index(chr(0))) + 1} contains a NUL byte, so the file is not text."
@@ -81,7 +84,7 @@ def read_table(text: str) -> Delimited:
         head.pop()
     lines = [(number, _without_end(cells, len(head))) for number, cells in lines]
     if all(len(cells) == len(head) + 1 for _, cells in lines):
-        head.insert(0, "")  # R's write.table: names of lines have no head
+        head.insert(0, "")  # R's write.table writes no heading for the names of lines
     for number, cells in lines:
         if len(cells) != len(head):
             raise UserError(f"line {number} has {len(cells)} cells, but the head has {len(head)}.")
@@ -110,7 +113,7 @@ def _is_json(text: str) -> bool:
 
 
 def _begin(text: str) -> tuple[str, int]:
-    """The separator, and the number of lines before the head: Excel's "sep=;"."""
+    """Return the separator, and the number of lines before the head (1 with Excel's "sep=;", else 0)."""
     first = text.partition("\n")[0].strip().strip('"')
     if named := re.fullmatch(r"sep=(.)", first, re.IGNORECASE):
         return named[1], 1
@@ -124,7 +127,10 @@ def _begin(text: str) -> tuple[str, int]:
 def _records(
     text: str, separator: str, skipped: int, comments: list[tuple[int, list[str]]]
 ) -> Iterator[tuple[int, list[str]]]:
-    """The lines that are not empty, by the number of their first line; comments are added to `comments`."""
+    """Yield the number and the cells of each record that is not empty. Comments are added to `comments`.
+
+    The number of a record is that of its first line, because a quoted cell may contain line breaks.
+    """
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
     before = 0
     try:
@@ -141,14 +147,14 @@ def _records(
 
 
 def _refuse_numbers(line: int, head: list[str], notes: list[str]) -> None:
-    """The first line names the columns: numbers alone are no names."""
+    """Raise UserError if the first line contains only numbers, and so no names of columns."""
     if all(re.fullmatch(r"[-+]?\d*[.,]?\d+(e[-+]?\d+)?", name, re.IGNORECASE) for name in head):
         taken = f" ({notes[0]} is left out)" if notes else ""
         raise UserError(f"line {line}: expected names of columns, and found numbers alone{taken}. Write them above it.")
 
 
 def _without_end(cells: list[str], width: int) -> list[str]:
-    """A line's cells; separators at its end, behind the head's last column, make none."""
+    """Return the cells of a line without empty cells after the last column of the head."""
     while len(cells) > width and not cells[-1].strip():
         cells = cells[:-1]
     return cells
@@ -157,7 +163,10 @@ def _without_end(cells: list[str], width: int) -> list[str]:
 def _without_index(
     line: int, head: list[str], lines: list[tuple[int, list[str]]], kept: list[int], notes: list[str]
 ) -> list[int]:
-    """The columns without one that numbers the lines and has no name. Raises UserError for another without a name."""
+    """Return the columns without an unnamed column that numbers the lines.
+
+    Raises UserError for any other column without a name.
+    """
     for place in kept:
         name = head[place]
         if name and not re.fullmatch(r"Unnamed: \d+", name):

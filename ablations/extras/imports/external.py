@@ -1,7 +1,7 @@
-"""Runs of other programs: what every reader returns, what is made of it alike, and the reader of W&B's exports.
+"""Runs of other programs: the record that every reader returns, and the reader of W&B's exports.
 
-A reader (READERS in logs.py) gives the runs of a source as they are there. `collect` finds their seeds and rows, and
-keeps numbers and settings that a study can have.
+A reader (extension point `readers`) yields the runs of a source unchanged. `collect` finds their seeds and rows, and
+keeps the numbers and settings that a study can have.
 """
 
 import hashlib
@@ -23,70 +23,70 @@ SEED_NAMES = ("seed", "random_seed", "training.seed", "args.seed")
 
 @dataclass(frozen=True)
 class ExternalRun:
-    """A run."""
+    """A run of another program."""
 
     name: str = ""
     id: str = ""
-    status: str = ""  # of a run that did not finish
-    row: str = ""  # as the source names it; "": it does not
+    status: str = ""  # "" if the run has finished
+    row: str = ""  # name of the row in the source; "" if it has none
     group: str = ""
-    seed: str = ""  # "": it has none
-    text: bool = False  # whether all settings are text, so that numbers are to be found in it
-    labels: Mapping[str, str] = field(default_factory=dict)  # that are no settings: MLflow's tags
-    settings: Mapping[str, Any] = field(default_factory=dict)  # by dotted name
-    metrics: Mapping[str, Any] = field(default_factory=dict)  # by the source's name: "bleu", "dev/bleu"
-    examples: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)  # by set: each example's scores
-    places: Mapping[str, int] = field(default_factory=dict)  # of a file: the number of each column
-    better: Mapping[str, str] = field(default_factory=dict)  # of metrics whose direction the source declares
+    seed: str = ""  # "" if the run has no seed
+    text: bool = False  # True if all settings are text, so that numbers must be parsed
+    labels: Mapping[str, str] = field(default_factory=dict)  # texts that are not settings, such as MLflow's tags
+    settings: Mapping[str, Any] = field(default_factory=dict)  # dotted name → value
+    metrics: Mapping[str, Any] = field(default_factory=dict)  # name in the source, such as "bleu" or "dev/bleu" → score
+    examples: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)  # set → scores of each example
+    places: Mapping[str, int] = field(default_factory=dict)  # name of column → its number, for a file
+    better: Mapping[str, str] = field(default_factory=dict)  # metric → direction, if the source declares it
 
     def at(self, name: str) -> str:
-        """For messages: the run, and the column of a file."""
+        """Return the run, and the column of a file, for messages."""
         return f"{self.where}, column {self.places[name]}" if name in self.places else self.where
 
     @property
     def where(self) -> str:
-        """For messages: a name of any length and lines, in a few words."""
+        """The name of the run for messages, on one line and shortened."""
         name = " ".join(self.name.split())[:80]
         return name if name.startswith("line ") else f"run {name}"
 
     @property
     def unfinished(self) -> str:
-        """Return the reason why the run is left out; "" if it is not."""
+        """The reason why the run is left out, or "" if it is used."""
         no_score = "" if self.text or self.metrics else "it has no score"
         return f"its status is {self.status}" if self.status else no_score
 
 
 @dataclass(frozen=True)
 class External:
-    """The runs of a source, and what of it is left out."""
+    """The runs of a source that are used, and notes on what was left out."""
 
     kind: str
     source: str
     runs: tuple[ExternalRun, ...]
-    sha256: str | None = None  # of a file
-    left_out: tuple[str, ...] = ()  # a sentence each
-    better: Mapping[str, str] = field(default_factory=dict)  # "lower" or "higher", where the source declares it
-    t: float = field(default_factory=time.time)
+    sha256: str | None = None  # None if the source is not a file
+    left_out: tuple[str, ...] = ()  # one sentence for each omission
+    better: Mapping[str, str] = field(default_factory=dict)  # metric → "lower" or "higher", if the source declares it
+    t: float = field(default_factory=time.time)  # time of the import
 
     @property
     def settings(self) -> list[str]:
-        """All names of settings, in their order."""
+        """All names of settings, in the order of the source."""
         return list(dict.fromkeys(name for run in self.runs for name in run.settings))
 
     @property
     def metrics(self) -> list[str]:
-        """All names of metrics; none: the source does not say which of the settings are metrics."""
+        """All names of metrics. Empty if the source does not declare which of its columns are metrics."""
         return list(dict.fromkeys(name for run in self.runs for name in run.metrics))
 
 
-Reader = Callable[[str], Iterator[ExternalRun | str]]  # a text: what a reader left out
+Reader = Callable[[str], Iterator[ExternalRun | str]]  # a text is a note on what the reader left out
 
 
 def collect(kind: str, place: str, read: Reader, row_by: str = "", seed_by: str = "") -> External:
-    """The finished runs of a source, with their rows and seeds.
+    """Return the finished runs of a source, with their rows and seeds.
 
-    row_by, seed_by: the settings or labels that have them, if other than usual. Raises UserError where there is no such
-    run, or one cannot be read.
+    row_by, seed_by: the settings or labels that contain the row and the seed; "" for the usual ones. Raises UserError
+    if there is no finished run, or if a run cannot be read.
     """
     shown = masked(place)
     try:
@@ -97,10 +97,10 @@ def collect(kind: str, place: str, read: Reader, row_by: str = "", seed_by: str 
         if seed_by and kept and not any(run.seed for run in kept):
             raise _lacks(kept[0], seed_by)
         words = [[run.row, run.group, run.seed, run.settings, list(run.metrics)] for run in kept]
-        json.dumps(words, ensure_ascii=False, default=str).encode()  # no half characters
+        json.dumps(words, ensure_ascii=False, default=str).encode()  # raises for unpaired surrogates
     except UserError as error:
         raise UserError(masked_message(f"{kind}:{shown}: {error}")) from None
-    except Exception as error:  # of csv, sqlite3, protocol buffers, MLflow …: whatever keeps it from being read
+    except Exception as error:  # any error of csv, sqlite3, protocol buffers, MLflow …
         said = " ".join(str(error).split())
         if isinstance(error, OSError) and error.strerror:
             said = f"{error.filename or shown}: {error.strerror}"
@@ -121,7 +121,7 @@ def collect(kind: str, place: str, read: Reader, row_by: str = "", seed_by: str 
 
 
 def _named(run: ExternalRun) -> ExternalRun:
-    """The run with a name and an id that are text: the source may have null, numbers or half characters there."""
+    """Return the run with name and id as text. A source may have null, numbers or unpaired surrogates there."""
     name, id_ = _text(run.name), _text(run.id)
     return replace(run, name=name or id_ or "without a name", id=id_)
 
@@ -134,7 +134,7 @@ def _text(given: Any) -> str:
 
 
 def _equal_numbers(runs: Sequence[ExternalRun]) -> tuple[ExternalRun, ...]:
-    """The runs, where 1 and 1.0 in one column are the same number."""
+    """Return the runs with integers made floats in columns that also have 1.0, so that 1 and 1.0 are equal."""
     whole: dict[str, set[Any]] = {}
     for run in runs:
         for name, given in run.settings.items():
@@ -153,7 +153,10 @@ def _equal_numbers(runs: Sequence[ExternalRun]) -> tuple[ExternalRun, ...]:
 
 
 def _found(run: ExternalRun, row_by: str, seed_by: str, own: str) -> ExternalRun:
-    """The run with its row and seed, settings without a program's own (`own` begins them), and scores."""
+    """Return the run with its row, its seed, its scores, and its settings as values.
+
+    own: prefix of settings and metrics that the other program adds itself; these are dropped. "" if there are none.
+    """
     settings = {name: v for name, v in flat(run.settings).items() if not (own and name.startswith(own))}
     settings = {name: masked_value(v) for name, v in settings.items()}
     settings = {name: str(v) if isinstance(v, float) and not math.isfinite(v) else v for name, v in settings.items()}
@@ -178,11 +181,11 @@ def _lacks(run: ExternalRun, name: str) -> UserError:
 
 
 def number(text: Any) -> float | None:
-    """A finite or infinite number or NaN; None for anything else, also for Python's 1_000, a name elsewhere."""
+    """Return a number, which may be infinite or NaN. Return None for anything else, also for Python's 1_000."""
     if isinstance(text, bool) or (isinstance(text, str) and "_" in text):
         return None
     try:
-        return float(str(text))  # as text: a whole number without end is infinite, not an OverflowError
+        return float(str(text))  # via text, because float() of a huge integer raises OverflowError
     except ValueError:
         return None
 
@@ -191,7 +194,7 @@ _GAPS = {"", "na", "n/a", "#n/a", "<na>", "nan", "null", "none", "-", "–", "�
 
 
 def is_gap(cell: Any) -> bool:
-    """Return whether a cell means "no number": NA, N/A, #N/A, null, None, a dash or nothing; NaN is a number."""
+    """Return whether a cell means "no number", such as NA, N/A, #N/A, nan, null, None, a dash or nothing."""
     return cell is None or (isinstance(cell, str) and cell.strip().lower() in _GAPS)
 
 
@@ -212,13 +215,13 @@ def why_not(cell: Any) -> str:
 
 
 def as_value(text: Any) -> Any:
-    """A setting's value from text: a whole number of 64 bits, a finite number, true or false, else the text itself."""
+    """Return the value of a setting from text: a 64-bit integer, a finite number, true or false, else the text."""
     if not isinstance(text, str):
         return text
     words = {"true": True, "false": False}
     if text.strip().lower() in words:
         return words[text.strip().lower()]
-    if re.fullmatch(r"[-+]?0\d+", text.strip()):  # 007 is no number
+    if re.fullmatch(r"[-+]?0\d+", text.strip()):  # 007 is not a number
         return text
     for kind in (int, float) if "_" not in text else ():
         try:
@@ -233,7 +236,10 @@ def as_value(text: Any) -> Any:
 
 
 def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings by dotted name, without null; a list with null or objects, which no study has, as JSON."""
+    """Return nested settings by dotted name, without null values.
+
+    A list that contains null or objects becomes JSON text, because a study cannot have such a list.
+    """
     found: dict[str, Any] = {}
     for name, inner in settings.items():
         if isinstance(inner, Mapping):
@@ -244,9 +250,9 @@ def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
-# --- Weights & Biases: the CSV of its runs table, or JSON of its API's runs
-# CSV: the columns that the table showed: Name, State, ID, Group, then config and summary without a difference between
-# them. JSON: a list of runs, which is written by
+# --- Weights & Biases: the CSV export of a runs table, or JSON of the API's runs
+# The CSV file has the visible columns of the table: Name, State, ID, Group, then config and summary. It does not
+# distinguish the last two. The JSON file has a list of runs, which this writes:
 #     json.dump([{"id": r.id, "name": r.name, "state": r.state, "group": r.group, "config": r.config,
 #                 "summary": dict(r.summary)} for r in wandb.Api().runs("ENTITY/PROJECT")], file, default=str)
 
@@ -258,7 +264,7 @@ _OF_WANDB = (
 
 
 def read_wandb_export(place: str) -> Iterator[ExternalRun | str]:
-    """The runs of an export. Raises UserError."""
+    """Yield the runs of an export. Raises UserError for other content."""
     text = text_of(Path(place))
     if text.lstrip()[:1] == "[":
         for number_, run in enumerate(json.loads(text), 1):

@@ -1,6 +1,6 @@
-"""Guess the kinds of a source's columns: metrics, settings that distinguish rows, and neither.
+"""Guess which columns of a source are metrics, which are settings that distinguish rows, and which are neither.
 
-Whatever is decided here is printed, with the option that decides otherwise.
+The program prints every guess with the option that changes it.
 """
 
 import itertools
@@ -14,8 +14,8 @@ from ablations.extras.imports.external import number as as_number
 from experiments.errors import UserError
 from experiments.tasks.direction import is_metric
 
-MOST_NAMED = 12
-# Names of what a run measures about itself, and of what only numbers the runs.
+MOST_NAMED = 12  # maximum number of names in a message
+# Names of measurements of a run, such as its duration; below, names of columns that only number the runs.
 _MEASURED = re.compile(
     r"(?:^|[\W_])(?:time|wall|walltime|duration|runtime|elapsed|date|datetime|timestamp|created|started|finished|updated"
     r"|hostname|host|pid|memory|vram|s|sec|secs|seconds|ms|minutes|hours|gb|mb)(?:$|[\W_])",
@@ -29,17 +29,20 @@ _NUMBER_LIKE = re.compile(r"[-+−]?\d[\d.,'\s]*(e[-+]?\d+)?\s*[^\W\d_]{0,3}\s*[
 
 @dataclass(frozen=True)
 class FactorChoice:
-    """The settings that tell rows apart, all settings that a row's runs have in common, and what was left out."""
+    """The choice of settings.
+
+    rows: the settings that distinguish rows. settings: all settings to keep; they are equal in all runs of a row.
+    """
 
     rows: tuple[str, ...]
     settings: tuple[str, ...]
-    notes: tuple[str, ...] = ()  # a sentence each
+    notes: tuple[str, ...] = ()  # one sentence for each omission
 
 
 def guessed_metrics(foreign: External) -> list[str]:
-    """The metrics of a source: as it says, else columns of numbers that are named as metrics are.
+    """Return the metrics that a source declares, or else the numeric columns whose names are names of metrics.
 
-    Raises UserError for such a column with a cell that is neither a number nor a gap.
+    Raises UserError if a cell of such a column is neither a number nor a gap.
     """
     if foreign.metrics:
         return foreign.metrics
@@ -62,9 +65,9 @@ CORRECT = "Correct the cell, or name the metrics without this column: --metric A
 
 
 def choose(foreign: External, metrics: Collection[str], wished: Sequence[str]) -> FactorChoice:
-    """The settings that tell rows apart. `wished`: those of --row; they are taken as they are.
+    """Choose the settings that distinguish rows. wished: the settings of --row, which are used without a guess.
 
-    Raises UserError for the log of a training: it has a line for each step, and not for each run.
+    Raises UserError for the log of a training, which has one line per step instead of one line per run.
     """
     runs, names = foreign.runs, [name for name in foreign.settings if name not in metrics]
     if wished:
@@ -78,7 +81,7 @@ def choose(foreign: External, metrics: Collection[str], wished: Sequence[str]) -
     _refuse_steps(foreign, varying, metrics)
     steps = [name for name in varying if name.lower() in _STEPS]
     rest = [name for name in varying if name not in steps]
-    dropped = []  # where each run ended, such as the epoch of its best checkpoint
+    dropped = []  # steps at which runs ended, such as the epoch of the best checkpoint
     if steps and all(run.seed for run in runs) and _tells_apart(runs, rest):
         dropped = [name for name in steps if _varies_within(name, _by_settings(runs, rest))]
     varying = [name for name in varying if name not in dropped]
@@ -89,9 +92,10 @@ def choose(foreign: External, metrics: Collection[str], wished: Sequence[str]) -
 
 
 def _of_single_runs(runs: Sequence[ExternalRun], varying: Sequence[str], metrics: Collection[str]) -> Iterable[str]:
-    """Settings that differ from run to run of a row: what was measured, and what numbers the runs.
+    """Return the columns that describe single runs: measurements, and numbers of the runs.
 
-    Most runs have a value of their own there, and the other settings with the seed tell the runs apart.
+    Such a column has a different value in most runs and varies within a row. The other settings and the seed are enough
+    to distinguish the runs.
     """
     values = {name: {repr(run.settings.get(name)) for run in runs} for name in varying}
     own = [name for name in varying if 2 * len(values[name]) > len(runs)]
@@ -113,12 +117,12 @@ def _of_single_runs(runs: Sequence[ExternalRun], varying: Sequence[str], metrics
             dropped.append(name)
     rest = [name for name in varying if name not in dropped]
     if all(_no_setting(name, runs, metrics) for name in rest) and (not seeded or _tells_apart(runs, [])):
-        return [*dropped, *rest]  # one row alone: nothing but measurements differs
+        return [*dropped, *rest]  # a single row: only measurements differ
     return dropped
 
 
 def _no_setting(name: str, runs: Sequence[ExternalRun], metrics: Collection[str]) -> bool:
-    """Return whether a column is no setting by its name and its values: a measurement, or a number of the run."""
+    """Return whether name and values of a column show a measurement or a number of the run, not a setting."""
     cells = [str(run.settings.get(name, "")) for run in runs]
     if _MEASURED.search(name):
         return True
@@ -146,12 +150,12 @@ def _varies_within(name: str, groups: Iterable[Sequence[ExternalRun]]) -> bool:
 
 
 def _tells_apart(runs: Sequence[ExternalRun], names: Sequence[str]) -> bool:
-    """Return whether settings and seed tell all runs apart."""
+    """Return whether these settings and the seed distinguish all runs."""
     return all(len({run.seed for run in group}) == len(group) for group in _by_settings(runs, names))
 
 
 def _shares_seeds(runs: Sequence[ExternalRun], names: Sequence[str]) -> bool:
-    """Return whether several rows have runs with the same seeds, so that the seeds number the runs of a row."""
+    """Return whether several rows have the same seeds, so that seeds number the runs within a row."""
     groups = [{run.seed for run in group} for group in _by_settings(runs, names)]
     return len(groups) > 1 and any(a & b for a, b in itertools.pairwise(groups) if len(a) > 1)
 

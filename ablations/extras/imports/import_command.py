@@ -1,4 +1,4 @@
-"""The verb `ablations import`: finished runs of another store, of a bundle, or of other programs."""
+"""The command `ablations import`: import finished runs of another store, of a bundle, or of other programs."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -64,7 +64,10 @@ def import_stored(source: Path, store_options: StoreOptions, as_json: bool = Fal
 
 
 def _origin(source: Path) -> tuple[Store, dict[str, list[TableRow]]]:
-    """The store to import from, and the rows of its runs if they are in a plan; a store has them in its folders."""
+    """Return the store to import from, and the rows of its runs by run_id.
+
+    The rows come from the plan of a bundle. For a store they are empty, because its folders contain the rows.
+    """
     if holds_table(source.name):
         found = open_table(source, say)
         plan, rows = found.plan, dict[str, list[TableRow]]()
@@ -76,7 +79,7 @@ def _origin(source: Path) -> tuple[Store, dict[str, list[TableRow]]]:
     return Store.open(source, create=False), {}
 
 
-# --- `ablations import`: finished runs of another store or a bundle; runs trained by other programs
+# --- The command itself, and imports of runs that other programs trained
 
 
 def import_(
@@ -133,16 +136,19 @@ def _names(text: str | None) -> list[str] | None:
 
 @dataclass(frozen=True)
 class _Import:
-    """Runs of another program, and how they are to be imported."""
+    """An import of runs that another program trained."""
 
     selectors: Selectors
     foreign: External
     metrics: list[str]
-    settings: list[str] | None  # those that count; None: all
-    again: bool  # replace other numbers
+    settings: list[str] | None  # settings to import; None for all
+    again: bool  # whether to replace numbers that differ
 
     def with_new_study(self, file: Path) -> dict[str, Any]:
-        """Try the new study beside its place first: it is written when all of it is imported."""
+        """Import the runs into a new study, and then write its file. Return the facts to print.
+
+        The study is tried in a temporary folder first, so that no file remains if the import fails.
+        """
         names = self.metrics or guessed_metrics(self.foreign)
         found = metrics_of_scores(self.foreign, names, ())
         choice = self._choice(names)
@@ -156,7 +162,7 @@ class _Import:
                 beside = str(folder / file.name)
                 try:
                     facts = replace(self, metrics=names, again=False).into(beside)
-                except UserError as error:  # the study that it is about is gone by now
+                except UserError as error:  # the temporary file in the message no longer exists
                     raise UserError(str(error).replace(beside, f"{file}, as it would be written")) from None
             write_bytes(file.absolute(), text.encode())
         return facts | {"study": str(file), "study_written": str(file)}
@@ -167,7 +173,7 @@ class _Import:
         return choose(self.foreign, metrics, ())
 
     def into(self, study: str) -> dict[str, Any]:
-        """Import them into a study's rows; returns what was done."""
+        """Import the runs into the rows of a study. Return the facts to print."""
         if not self.selectors.store.exists():
             self.selectors.open(create=True)
         chosen = choose_study(study, self.selectors)

@@ -1,6 +1,7 @@
-"""Runs in the logs of other programs: Trackio, TensorBoard, W&B offline, lm-evaluation-harness, Inspect. Only read.
+"""Read runs from the logs of Trackio, TensorBoard, W&B (offline), lm-evaluation-harness and Inspect.
 
-Of a curve the last value counts. Scores of single examples are kept where the log has them.
+The logs are never changed. The score of a curve is its last value. Scores of single examples are read if the log has
+them.
 """
 
 import contextlib
@@ -21,11 +22,12 @@ from experiments.errors import UserError
 from experiments.store.durable import read_regular
 
 Example = Mapping[str, Any]
-SHARES = {"C": 1.0, "I": 0.0, "P": 0.5, "N": 0.0}  # correct, incorrect, partial, no answer: inspect_ai's value_to_float
+# Scores of correct, incorrect, partial and no answer, as in inspect_ai's value_to_float.
+SHARES = {"C": 1.0, "I": 0.0, "P": 0.5, "N": 0.0}
 
 
 def read_trackio(project: str) -> Iterator[ExternalRun | str]:
-    """A project of Trackio, by its name (in TRACKIO_DIR, or Trackio's own folder) or its .db file."""
+    """Yield the runs of a Trackio project: a .db file, or a name in TRACKIO_DIR or in Trackio's default folder."""
     home = Path(os.environ.get("TRACKIO_DIR") or Path.home() / ".cache" / "huggingface" / "trackio")
     file = Path(project) if project.endswith(".db") else home / f"{project}.db"
     if not file.is_file():
@@ -50,14 +52,15 @@ class _Events:
 
 
 _SETS = {"train", "training", "val", "valid", "validation", "dev", "test", "eval"}
-_TIME = re.compile(r"\d{9,}(\.\d+)?")  # add_hparams names a folder by the time
+_TIME = re.compile(r"\d{9,}(\.\d+)?")  # add_hparams names folders by the time
 
 
 def read_tensorboard(folder: str) -> Iterator[ExternalRun | str]:
-    """Each folder with event files is a run, called as its path below `folder`: its scalars and hyperparameters.
+    """Yield a run for each folder with event files, with its scalars and hyperparameters. Needs tensorboard.
 
-    Folders of one run are joined: that of add_hparams, those of add_scalars, and train and validation of Keras. A last
-    part of the path such as seed3 or 3 is the seed, where the hyperparameters have none. Needs tensorboard.
+    The name of a run is its path below `folder`. Folders of the same run are joined: those of add_hparams and
+    add_scalars, and Keras's train and validation. The last part of a path, such as seed3 or 3, is the seed if the
+    hyperparameters have none.
     """
     top = Path(folder)
     files = sorted(file for file in top.rglob("*tfevents*") if file.is_file())
@@ -73,7 +76,7 @@ def read_tensorboard(folder: str) -> Iterator[ExternalRun | str]:
         for tag, value in events.metrics.items():
             if (tag, value) != ("hp_metric", -1):
                 run.metrics[f"{only}/{prefix}" if only else f"{prefix}/{tag}" if prefix else tag] = value
-    named = not any(events.settings for events in joined.values())  # only by their folders
+    named = not any(events.settings for events in joined.values())  # only the folders name the runs
     for place in sorted(joined):
         name = str(place.relative_to(top))
         row, _, last = name.rpartition("/")
@@ -84,7 +87,10 @@ def read_tensorboard(folder: str) -> Iterator[ExternalRun | str]:
 
 
 def _part_of(place: Path, found: Mapping[Path, _Events]) -> tuple[Path, str, str]:
-    """The folder whose run a folder is a part of, itself if of none; the set of its scalars, and their name there."""
+    """Return the folder of the run that a folder belongs to, a set or prefix for its scalars, and their name.
+
+    A folder that belongs to no other run is the folder of its own run.
+    """
     parent, name, events = place.parent, place.name, found[place]
     beside = [other for other in found if other.parent == parent]
     if _TIME.fullmatch(name) and events.settings and parent in found:
@@ -113,7 +119,7 @@ def _events(place: Path) -> _Events:
     for tag in tags["scalars"]:
         found.metrics[tag] = events.Scalars(tag)[-1].value
     for tag in tags["tensors"]:
-        with contextlib.suppress(TypeError, ValueError):  # no number
+        with contextlib.suppress(TypeError, ValueError):  # the tensor is not a number
             found.metrics[tag] = float(make_ndarray(events.Tensors(tag)[-1].tensor_proto))
     for about in events.summary_metadata.values():
         if about.plugin_data.plugin_name == "hparams":
@@ -129,9 +135,10 @@ def _of_proto(given: Any) -> Any:
 
 
 def read_wandb(place: str) -> Iterator[ExternalRun | str]:
-    """The runs of an export, or those that W&B has kept offline (run-*.wandb below a folder).
+    """Yield the runs of an export, or the offline runs below a folder (run-*.wandb).
 
-    Their records are W&B's protocol buffers in LevelDB's log format; needs wandb. The last value of each metric counts.
+    Offline runs need wandb: their records are W&B's protocol buffers in LevelDB's log format. The score of a metric is
+    its last value.
     """
     if not Path(place).is_dir():
         yield from read_wandb_export(place)
@@ -160,18 +167,18 @@ def read_wandb(place: str) -> Iterator[ExternalRun | str]:
         yield ExternalRun(*about, settings=config, metrics=metrics, better=better)
 
 
-_GOALS = {1: "lower", 2: "higher"}  # of define_metric
+_GOALS = {1: "lower", 2: "higher"}  # goals of define_metric
 
 
 def _log_records(file: Path) -> Iterator[bytes]:
-    """The records of a log of LevelDB: blocks of 32 KiB, whose parts have a checksum, a length and a type.
+    """Yield the records of a LevelDB log: blocks of 32 KiB with fragments that have a checksum, a length and a type.
 
-    Raises UserError for a part with another checksum than it says. A part that is cut off ends the log.
+    Raises UserError for a fragment with a wrong checksum. A truncated fragment ends the log.
     """
     data = read_regular(file)
     if data[:4] != b":W&B":
         raise UserError(f"{file} does not begin as a log of W&B does: it is damaged, or another file.")
-    place, parts = 7, b""  # W&B's own head
+    place, parts = 7, b""  # W&B's header has 7 bytes
     while place + 7 <= len(data):
         left = 32768 - place % 32768
         if left < 7:
@@ -188,21 +195,23 @@ def _log_records(file: Path) -> Iterator[bytes]:
             )
         parts += part
         place += 7 + size
-        if kind in (1, 4):  # whole, or the last part
+        if kind in (1, 4):  # a whole record, or its last fragment
             yield parts
             parts = b""
 
 
 def read_lm_eval(folder: str) -> Iterator[ExternalRun | str]:
-    """The folder of `lm_eval --output_path`: results_TIME.json (results.json of older versions), and single examples.
+    """Yield the runs in the folder of `lm_eval --output_path`, and a note on each replaced result.
 
-    A task is a set; its metrics are `acc` of the filter none (or without a filter, before 0.4), and
-    `exact_match.strict` of another filter. Files of one folder with the same settings are one run: of a task that was
-    evaluated again the newest result counts.
+    The results are in results_TIME.json (results.json in older versions); samples files have the scores of single
+    examples. A task is a set. Its metric is called `acc` with the filter "none" or without a filter (before 0.4), and
+    `exact_match.strict` with another filter. Files of one folder with the same settings are one run; if a task was
+    evaluated again, its newest result is used.
     """
     top = Path(folder)
     runs: dict[tuple[str, ...], tuple[Path, ExternalRun]] = {}
-    for file, content in [*_json_files(top, "results.json"), *_json_files(top, "results_*.json")]:  # by their times
+    # Names of files contain the time, so the files are in order.
+    for file, content in [*_json_files(top, "results.json"), *_json_files(top, "results_*.json")]:
         run = _lm_eval_run(file, content)
         key = str(file.parent), str(content.get("model_name")), json.dumps(run.settings, sort_keys=True, default=str)
         if key not in runs:
@@ -252,7 +261,7 @@ def _lm_eval_run(file: Path, content: Mapping[str, Any]) -> ExternalRun:
 
 
 def _samples(file: Path) -> list[Example]:
-    """The scores of each example, in the order of the task's documents."""
+    """Return the scores of each example, in the order of the documents of the task."""
     of_documents: dict[int, dict[str, Any]] = {}
     for line in (json.loads(text) for text in read_regular(file).decode().split("\n") if text):
         suffix = "" if line.get("filter", "none") == "none" else f".{line['filter']}"
@@ -262,9 +271,9 @@ def _samples(file: Path) -> list[Example]:
 
 
 def read_inspect(folder: str) -> Iterator[ExternalRun | str]:
-    """The logs of Inspect in a folder: .json as they are; .eval by inspect_ai, if it is installed.
+    """Yield the runs in the Inspect logs of a folder. Files that end in .eval need inspect_ai; .json files do not.
 
-    A task is a set; its metrics are `accuracy`, or `match.accuracy` where it has several scorers.
+    A task is a set. Its metric is called `accuracy`, or `match.accuracy` if the task has several scorers.
     """
     top = Path(folder)
     contents = [content for _, content in _json_files(top, "*.json") if "eval" in content]
@@ -292,7 +301,7 @@ def read_inspect(folder: str) -> Iterator[ExternalRun | str]:
         examples: list[Example] = []
         for sample in sorted(content.get("samples") or [], key=lambda one: (str(one["id"]), one["epoch"])):
             shares = {key: _share(one.get("value")) for key, one in (sample.get("scores") or {}).items()}
-            means = ("accuracy", "mean")  # of these an example's share is its score
+            means = ("accuracy", "mean")  # metrics whose score of one example is its share
             examples.append({f"{k}.{m}" if several else m: share for k, share in shares.items() for m in means})
         status = "" if content.get("status") == "success" else str(content.get("status"))
         settings = {"model": about.get("model"), **simple}
@@ -307,7 +316,7 @@ def _share(given: Any) -> float | None:
 
 
 def _json_files(top: Path, pattern: str) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """The JSON objects below a folder, in the order of their names. Raises UserError."""
+    """Yield the files below a folder that contain JSON objects, sorted by path. Raises UserError for invalid JSON."""
     for file in sorted(top.rglob(pattern)):
         try:
             content = json.loads(read_regular(file).decode())

@@ -1,4 +1,4 @@
-"""Runs of other people's MLflow: a server, a database, or an old folder of files (`mlruns`). It is only read."""
+"""Read runs from any MLflow store: a server, a database, or an old folder of files (`mlruns`). The store is not changed."""
 
 import logging
 import os
@@ -20,16 +20,16 @@ from experiments.tracking.page import runs_of
 from experiments.tracking.reachable import refuse_unreachable
 
 COPY = "sqlite:///"
-_OF_MLFLOW = "mlflow."  # its own tags
-_PAGE = {"heading", ROWS_OF, SHARED}  # tags of what this program writes besides trainings: the table's page and rows
+_OF_MLFLOW = "mlflow."  # prefix of the tags that MLflow adds itself
+_PAGE = {"heading", ROWS_OF, SHARED}  # tags of runs that this program adds for the page of a table
 
 
 def read_mlflow(place: str) -> Iterator[ExternalRun | str]:
-    """The runs of URI#EXPERIMENT, or of the only experiment with runs. Raises UserError, and MLflow's own errors."""
+    """Yield the runs of URI#EXPERIMENT, or of the only experiment with runs. Raises UserError, and MLflow's errors."""
     uri, _, experiment = place.partition("#")
     refuse_unreachable(uri)
-    os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # folders of earlier versions
-    logging.disable()  # what MLflow cannot read is in its exception too
+    os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # allows folders of earlier versions
+    logging.disable()  # MLflow's exceptions contain the same messages
     try:
         with tempfile.TemporaryDirectory(prefix="ablations-mlflow-") as folder, warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -45,7 +45,7 @@ def read_mlflow(place: str) -> Iterator[ExternalRun | str]:
 
 
 def _readable(uri: str, folder: Path) -> str:
-    """The address to read. For SQLite, that of a copy in `folder`: MLflow would make or change tables in the file."""
+    """Return the address to read. For SQLite, it is a copy in `folder`, because MLflow would change the file."""
     parts = urlsplit(uri)
     if parts.scheme in ("", "file"):
         place = Path(unquote(parts.path))
@@ -61,17 +61,17 @@ def _readable(uri: str, folder: Path) -> str:
 
 
 def _refuse_links(folder: Path) -> None:
-    """Raise UserError for links: they could lead to any file, whose content would become a setting."""
+    """Raise UserError for links, because the content of any linked file would become a setting."""
     for parent, folders, files in os.walk(folder):
         for path in (Path(parent, name) for name in (*folders, *files)):
             if path.is_symlink():
                 link = str(path.relative_to(folder))
                 raise UserError(f"{link!r} is a link; copy the folder without links.")
-        folders[:] = [name for name in folders if name != "artifacts"]  # not read
+        folders[:] = [name for name in folders if name != "artifacts"]  # artifacts are not read
 
 
 def _copied(file: Path, folder: Path) -> str:
-    """The address of a copy of the database. Raises UserError for what is no database of MLflow."""
+    """Copy a database and return the address of the copy. Raises UserError if it is not an MLflow database."""
     if not file.is_file():
         raise UserError(f"there is no file {file}.")
     copy = folder / "mlflow.db"
@@ -79,13 +79,13 @@ def _copied(file: Path, folder: Path) -> str:
         tables = {name for (name,) in theirs.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
         with closing(sqlite3.connect(copy)) as ours:
             theirs.backup(ours)
-    if "alembic_version" not in tables:  # MLflow would make its tables in it
+    if "alembic_version" not in tables:  # otherwise MLflow would create its tables in the copy
         raise UserError(f"{file} is not an MLflow database.")
     return f"{COPY}{copy}"
 
 
 def _client(uri: str) -> Any:
-    """A client of an address. The copy of a database of another version is brought to this MLflow's version."""
+    """Return a client for an address. A copied database of another MLflow version is upgraded."""
     make = import_mlflow().MlflowClient
     try:
         return make(tracking_uri=uri)

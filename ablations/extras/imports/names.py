@@ -1,4 +1,4 @@
-"""Names of a study for the names of another program: keys of rows, sets and settings. The user's text is the label."""
+"""Convert names of another program to names that a study allows: keys of rows, sets and settings."""
 
 import hashlib
 import re
@@ -12,18 +12,18 @@ _RESERVED = {*GIVEN_ELSEWHERE, "command"}
 
 
 def printable(text: str) -> str:
-    """The text on one line, without control characters."""
+    """Return the text on one line, without control characters."""
     return "".join(sign for sign in " ".join(text.split()) if sign.isprintable())
 
 
 def as_key(text: str, empty: str = "row") -> str:
-    """A key for a row, a group or a set: letters, digits, dot, dash and underscore, at most 64."""
+    """Return a key for a row, a group or a set: at most 64 letters, digits, dots, dashes and underscores."""
     key = re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-._") or empty
     return short_key(key)
 
 
 def row_keys(names: Iterable[str]) -> dict[str, str]:
-    """A key of its own for each name, in their order: a name that is a key keeps it, others get a number if need be."""
+    """Return a unique key for each name. A name that is a valid key stays; others get a number if necessary."""
     every = list(dict.fromkeys(names))
     keys = {name: name for name in every if as_key(name) == name}
     taken = set(keys)
@@ -35,9 +35,10 @@ def row_keys(names: Iterable[str]) -> dict[str, str]:
 
 
 def setting_names(names: Iterable[str]) -> dict[str, str]:
-    """A setting of a study for each name: letters, digits, underscores and dashes; dots where no other name is a group.
+    """Return a unique name of a setting for each name: letters, digits, underscores, dashes and dots.
 
-    A name that TOML and a study can have stays as it is.
+    A name that TOML and a study allow stays unchanged. Dots become underscores if another setting has the name of the
+    group.
     """
     every = list(dict.fromkeys(names))
     found: dict[str, str] = {}
@@ -67,7 +68,7 @@ def _within(name: str, group: str) -> bool:
 
 
 def _unused(name: str, taken: Collection[str], mark: str) -> str:
-    """The name, else with the first number from 2 on that makes it a new one."""
+    """Return the name, or the name with the first number from 2 on that makes it unique."""
     number, found = 2, name
     while found in taken:
         found = f"{name[: LONGEST_KEY - 5] if mark == '-' else name}{mark}{number}"
@@ -76,13 +77,17 @@ def _unused(name: str, taken: Collection[str], mark: str) -> str:
 
 
 def _written_for(name: str, head: str) -> bool:
-    """Return whether a study's setting may have been written for a setting with this name (`setting_names`)."""
+    """Return whether `setting_names` may have made the name of a study's setting from the text `head`."""
     clean = _safe(head)
     return bool(re.fullmatch(rf"({re.escape(clean)}|{re.escape(clean.replace('.', '_'))})(_\d+)?", name))
 
 
 def names_in(columns: Mapping[str, str], declared: Collection[str], theirs: Iterable[str]) -> dict[str, str]:
-    """Settings of a study by their names: by the study's [columns], else the same name, else as it would be written."""
+    """Return the setting of a study for each name in the source.
+
+    It is the setting with this heading in [columns], else the setting of the same name, else the name that
+    `setting_names` makes.
+    """
     heads = {head: name for name, head in columns.items() if _written_for(name, head)}
     return {
         name: heads.get(name, name if name in declared and name not in _RESERVED else written)

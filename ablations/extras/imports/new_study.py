@@ -1,4 +1,4 @@
-"""A study file for runs that were trained elsewhere: its rows, settings and metrics."""
+"""Write a study file for runs that were trained elsewhere."""
 
 import math
 import statistics
@@ -18,12 +18,12 @@ def study_text(
     metrics: Mapping[str, SetAndMetric],
     better: Mapping[str, str],
 ) -> str:
-    """The file. The first row is the one that changes are from.
+    """Return the text of the study file. The first row is the base row.
 
-    Keys and names of settings are made of theirs; where they are another text, theirs is the label or the head.
-    better: "lower" or "higher" by their names of metrics, as declared.
+    Keys and names of settings are made from the names in the source. If they differ, the original name becomes the
+    label or the heading. better: "lower" or "higher" for each metric whose direction the source declares.
     """
-    first: dict[str, Arrived] = {}  # of each row, in their order
+    first: dict[str, Arrived] = {}  # first run of each row, in the order of the rows
     for one in arrived:
         first.setdefault(one.row, one)
     names = list(dict.fromkeys(name for one in first.values() for name in one.settings))
@@ -40,7 +40,7 @@ def study_text(
         parts += ["[columns]", *(f"{toml(ours[n])} = {_text(heads[n])}" for n in varying), ""]
     for theirs, (set_, metric) in {score: (name, score) for name, score in metrics.items()}.values():
         parts += ["[[metric]]", f"name = {_text(metric)}", f"set = {_text(set_)}"]
-        parts += [f"head = {_text(metric)}"] if theirs == metric else []  # they name no set
+        parts += [f"head = {_text(metric)}"] if theirs == metric else []  # the source names no set
         values = [[one.scores.get((set_, metric), math.nan) for one in arrived if one.row == row] for row in first]
         way = direction_of(theirs, better)
         parts += [f'better = "{way}"' if way else '# better = "lower"   # or "higher": its name says neither']
@@ -59,12 +59,16 @@ def study_text(
 
 
 def direction_of(name: str, better: Mapping[str, str]) -> str:
-    """ "lower" or "higher": as declared, by the metric's name or by the whole name; "" where none says it."""
+    """Return "lower" or "higher": as declared, or guessed from the name of the metric; "" if it is unknown."""
     return better.get(name, "") or direction(set_and_metric(name)[1]) or direction(name)
 
 
 def digits(rows: Sequence[Sequence[float]]) -> int:
-    """Digits after the point: two of the spread within rows; of single values as many as they have, up to 4."""
+    """Return the number of digits after the decimal point.
+
+    It shows two digits of the median spread within rows. Without a spread, it is the largest number of digits that the
+    values have, up to 4.
+    """
     spreads = [statistics.stdev(values) for values in rows if len(values) > 1 and all(map(math.isfinite, values))]
     if spreads and (spread := statistics.median(spreads)) > 0:
         return min(max(1 - math.floor(math.log10(spread)), 0), 6)
@@ -74,7 +78,7 @@ def digits(rows: Sequence[Sequence[float]]) -> int:
 
 
 def _value(given: Any) -> str:
-    """A setting's value; "" for one that the run does not have."""
+    """Return the value of a setting in TOML; an empty text if the run does not have the setting."""
     return toml("" if given is None else given)
 
 

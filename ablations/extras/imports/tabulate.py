@@ -1,7 +1,7 @@
-"""A table of runs that exist elsewhere, without a study and without a store: `ablations tabulate`.
+"""Make a table of runs that exist elsewhere, without a study and without a store, for `ablations tabulate`.
 
-What a source holds is read by the readers of `ablations import`, and becomes a study in a temporary folder, whose runs
-are kept in memory. What is varied and which numbers are metrics is guessed where it is not said.
+The readers of `ablations import` read the source. The program then writes a study to a temporary folder and keeps the
+runs in memory. It guesses which settings vary and which numbers are metrics unless the user gives them.
 """
 
 import json
@@ -29,28 +29,28 @@ MOST_RUNS = 20_000
 
 @dataclass(frozen=True, kw_only=True)
 class Wish:
-    """Options for the table of a source, as typed; an empty option is guessed."""
+    """Options of the user for the table of a source. The program guesses an empty option."""
 
-    rows: tuple[str, ...] = ()  # settings that tell rows apart
+    rows: tuple[str, ...] = ()  # settings that distinguish rows
     seed: str = ""
-    metrics: Mapping[str, str] | None = None  # name → "lower", "higher", or "" for what the name means
-    base: Mapping[str, str] | None = None  # settings of the row that changes are from
-    exclude: tuple[tuple[str, str], ...] = ()  # (name, value): runs that have it are left out
+    metrics: Mapping[str, str] | None = None  # name → "lower", "higher", or "" to guess it from the name
+    base: Mapping[str, str] | None = None  # settings of the base row
+    exclude: tuple[tuple[str, str], ...] = ()  # (name, value): runs with this value are left out
     name: str = "runs"
 
 
 @dataclass(frozen=True)
 class Tabulated:
-    """A table of runs of elsewhere."""
+    """A table of runs that exist elsewhere."""
 
     table: SelectedTable
-    text: str  # of a study file
-    importing: str  # the options of `ablations import` that bring the same runs into it
-    said: tuple[str, ...]  # what was guessed, what is missing
+    text: str  # text of the study file
+    importing: str  # options of `ablations import` that import the same runs into this study
+    said: tuple[str, ...]  # sentences on guesses and missing numbers
 
 
 class _InMemory(Store):
-    """A store whose records are not on a disk; only single examples are, in `root`."""
+    """A store with its records in memory. Only the scores of single examples are on disk, in `root`."""
 
     trainings: Mapping[str, TrainingResult]
     evaluations: Mapping[tuple[str, str], EvaluationResult]
@@ -63,7 +63,10 @@ class _InMemory(Store):
 
 
 def tabulate(source: str, wish: Wish, folder: Path) -> Tabulated:
-    """The table of a source; `folder` is temporary and has to outlive it. Raises UserError."""
+    """Make the table of a source. Raises UserError if the source cannot be printed as a table.
+
+    folder: a temporary folder, which must exist as long as the table is used.
+    """
     foreign = read_source(source, seed_by=wish.seed)
     if len(foreign.runs) > MOST_RUNS:
         raise UserError(
@@ -86,7 +89,7 @@ def tabulate(source: str, wish: Wish, folder: Path) -> Tabulated:
     file.write_text(text, encoding="utf-8")
     try:
         selected = choose_study(str(file), Selectors(store=folder / "runs"))
-    except UserError as error:  # nobody wrote this study
+    except UserError as error:  # the user has not written this study, so the message names the source
         why = str(error).replace(str(file), foreign.source).replace("Correct it in the study file, or with --set.", "")
         raise UserError(f"{foreign.source} cannot be printed as a table. {why}") from None
     plan, store = selected.plan, _InMemory(folder / "runs")
@@ -117,7 +120,7 @@ def tabulate(source: str, wish: Wish, folder: Path) -> Tabulated:
 
 
 def _directions(metrics: Mapping[str, str], better: Mapping[str, str]) -> str:
-    """The metrics, each with what is better."""
+    """Return the metrics as text, each with its better direction."""
     ways = {name: direction_of(name, better) for name in metrics}
     return ", ".join(
         f"{name} ({way} is better)" if way else f"{name} (unknown direction: write --metric {name}:min or {name}:max)"
@@ -126,7 +129,7 @@ def _directions(metrics: Mapping[str, str], better: Mapping[str, str]) -> str:
 
 
 def _without(foreign: External, wish: Wish) -> External:
-    """The source without the runs of --exclude. Raises UserError for a condition that no run or every run meets."""
+    """Remove the runs of --exclude. Raises UserError if a condition matches no run, or if no run remains."""
 
     def known(run: ExternalRun, name: str) -> Any:
         own = {"row": run.row, "seed": run.seed, wish.seed: run.seed}
@@ -157,7 +160,7 @@ def _check_rows(foreign: External, wish: Wish, metrics: Mapping[str, str]) -> No
 
 
 def _with_base(arrived: list[Arrived], base: Mapping[str, str]) -> list[Arrived]:
-    """The runs of the base row first. Raises UserError where not exactly one row has the settings of --base."""
+    """Sort the runs of the base row first. Raises UserError unless exactly one row has the settings of --base."""
     first = {one.row: one for one in reversed(arrived)}
     fit = [
         row
@@ -177,7 +180,7 @@ def _with_base(arrived: list[Arrived], base: Mapping[str, str]) -> list[Arrived]
 
 
 def _missing(arrived: Sequence[Arrived], found: Mapping[str, SetAndMetric]) -> Iterator[str]:
-    """A sentence for each metric that some runs lack, and for each that the base row lacks."""
+    """Yield a sentence for each metric that some runs lack, and for each that the base row lacks."""
     for name, score in found.items():
         lacking = [one for one in arrived if not math.isfinite(one.scores.get(score, math.nan))]
         if lacking:

@@ -1,4 +1,4 @@
-"""`ablations tabulate`: the table of runs that exist elsewhere, without a study and without a store."""
+"""The command `ablations tabulate`: print a table of runs that exist elsewhere, without a study and a store."""
 
 import tempfile
 from pathlib import Path

@@ -1,6 +1,6 @@
-"""The checksums of TensorBoard's event files: TFRecord's frames, each with masked CRC-32C of its length and its data.
+"""Check the checksums of TensorBoard's event files, because TensorBoard's reader accepts damaged records.
 
-TensorBoard's own reader takes damaged records as they are.
+An event file is a sequence of TFRecord frames. Each frame has a masked CRC-32C of its length and one of its data.
 """
 
 import struct
@@ -15,15 +15,15 @@ from experiments.store.durable import open_regular
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_POLYNOMIAL = 0x82F63B78  # CRC-32C, reflected
-_CHUNK = 64  # bytes that are processed for all records at once
-_AT_ONCE = 16 << 20  # bytes
+_POLYNOMIAL = 0x82F63B78  # polynomial of CRC-32C, bits reflected
+_CHUNK = 64  # bytes per chunk; the chunks of all records are processed together
+_AT_ONCE = 16 << 20  # bytes of records that are checked together
 
 
 def check_records(file: Path) -> str:
-    """Check all records of a file; returns a sentence on a last record that is cut off, else "".
+    """Check all records of a file. Return a sentence if the last record is truncated, else "".
 
-    Raises UserError for a record with another checksum than it says.
+    Raises UserError for a record with a wrong checksum.
     """
     with open_regular(file) as opened:
         batch: list[tuple[int, bytes, int]] = []
@@ -42,7 +42,10 @@ def check_records(file: Path) -> str:
 
 
 def _records(opened: BinaryIO) -> Iterator[tuple[int, bytes, int | None]]:
-    """Place, data and masked checksum of each frame's two parts; None where the file ends within one."""
+    """Yield position, data and masked checksum of the length and of the data of each frame.
+
+    The checksum is None if the file ends within this part.
+    """
     place, left = 0, opened.seek(0, 2)
     opened.seek(0)
     while left:
@@ -53,7 +56,7 @@ def _records(opened: BinaryIO) -> Iterator[tuple[int, bytes, int | None]]:
         yield place, head[:8], struct.unpack("<I", head[8:])[0]
         size = struct.unpack("<Q", head[:8])[0]
         if _plainly(head[:8]) != _unmasked(struct.unpack("<I", head[8:])[0]):
-            return  # the length is wrong, so that what follows cannot be found
+            return  # the length is wrong, so the next frame cannot be found
         data = opened.read(min(size + 4, left))
         if len(data) < size + 4:
             yield place, data, None
@@ -79,11 +82,12 @@ def _unmasked(checksum: int) -> int:
 
 
 def crc32c(texts: list[bytes]) -> list[int]:
-    """The CRC-32C of each text.
+    """Return the CRC-32C of each text.
 
-    The CRC is linear: of a text in chunks it is made of the chunks' own, each advanced by what follows it. The chunks
-    of all texts are computed together. Zeros before a text change nothing if the register starts at zero; the
-    standard's start (all ones) is the same as inverting the first four bytes.
+    The CRC is linear: the CRC of a text is the XOR of the CRCs of its chunks, each advanced over the chunks that follow
+    it. The chunks of all texts are computed together. If the register starts at zero, zeros before a text do not change
+    the result, so texts are padded at the start. The standard starts with all ones, which is equivalent to inverting
+    the first four bytes of the text.
     """
     import numpy as np
 
@@ -139,7 +143,7 @@ def _table() -> list[int]:
 
 @cache
 def _advance() -> list[list[int]]:
-    """For each byte of the register: what it is after a chunk of zeros."""
+    """Return, for each of the four bytes of the register and each value, the register after a chunk of zeros."""
     table = _table()
 
     def after(state: int) -> int:
