@@ -47,7 +47,7 @@ def read_source(source: str, row_by: str = "", seed_by: str = "") -> External:
 
 
 @dataclass(frozen=True)
-class Arrived:
+class ImportedRun:
     """A run of a source, with its row and seed in the study and its scores per set and metric."""
 
     run: ExternalRun
@@ -165,7 +165,7 @@ def arrive(
     found: Mapping[str, SetAndMetric],
     choice: FactorChoice,
     planned: Planned | None,
-) -> list[Arrived]:
+) -> list[ImportedRun]:
     """Assign every run its row, seed and scores. Raises UserError for runs that cannot be assigned.
 
     choice: the settings that distinguish rows, and all settings to keep. planned: the imported rows of the study; None
@@ -186,7 +186,7 @@ def arrive(
         label = members[0].row if foreign.runs[0].row and members[0].row != row else ""
         for run, seed in zip(members, _seeds(row, members, planned, unseeded), strict=True):
             scores = {found[name]: score for name, score in run.metrics.items()}
-            arrived.append(Arrived(run, row, seed, scores, run.settings, label))
+            arrived.append(ImportedRun(run, row, seed, scores, run.settings, label))
     return arrived
 
 
@@ -321,12 +321,14 @@ class Record(NamedTuple):
     """The records of a run, as a store contains them."""
 
     run: PlannedRun
-    arrived: Arrived
+    arrived: ImportedRun
     training: TrainingResult
     evaluations: dict[str, EvaluationResult]  # by eval_id
 
 
-def write_runs(plan: Plan, store: Store, foreign: External, arrived: Sequence[Arrived], *, replace: bool) -> Written:
+def write_runs(
+    plan: Plan, store: Store, foreign: External, arrived: Sequence[ImportedRun], *, replace: bool
+) -> Written:
     """Write the runs to the store; the caller holds the store's lock.
 
     Raises UserError before the first run is written if the store has a run with other numbers and `replace` is False.
@@ -347,14 +349,14 @@ def write_runs(plan: Plan, store: Store, foreign: External, arrived: Sequence[Ar
     return Written(before.count(""), before.count("same"), before.count("other"))
 
 
-def records_of(plan: Plan, foreign: External, arrived: Sequence[Arrived]) -> list[Record]:
+def records_of(plan: Plan, foreign: External, arrived: Sequence[ImportedRun]) -> list[Record]:
     """Return the records of the runs in the rows of the plan."""
     planned = {(run.row, run.seed): run for run in plan.runs if run.spec.imported}
     names = _ours(arrived, plan)
     return [_record(planned[one.row, one.seed], one, foreign, names) for one in arrived]
 
 
-def _record(run: PlannedRun, one: Arrived, foreign: External, names: Mapping[str, str]) -> Record:
+def _record(run: PlannedRun, one: ImportedRun, foreign: External, names: Mapping[str, str]) -> Record:
     declared = dict(flatten(run.config))
     rest = {n: v for n, v in one.settings.items() if names[n] not in declared}
     imported: dict[str, Any] = {"kind": foreign.kind, "source": foreign.source, "t": round(foreign.t, 3)}
@@ -418,14 +420,14 @@ def _write(store: Store, record: Record, of: Member) -> None:
         record.training.write(beside / RESULT_FILE)
 
 
-def _ours(arrived: Iterable[Arrived], plan: Plan) -> dict[str, str]:
+def _ours(arrived: Iterable[ImportedRun], plan: Plan) -> dict[str, str]:
     """Return the setting of the study for each name of a setting in the source."""
     declared = {name for run in plan.runs for name, _ in flatten(run.config)}
     theirs = dict.fromkeys(name for one in arrived for name in one.settings)
     return names_in(plan.study.columns, declared, theirs)
 
 
-def unknown_settings(arrived: Sequence[Arrived], plan: Plan) -> list[str]:
+def unknown_settings(arrived: Sequence[ImportedRun], plan: Plan) -> list[str]:
     """Return the settings of the source that the study does not have.
 
     They are stored with the runs, and `ablations explain` prints them.
@@ -435,7 +437,7 @@ def unknown_settings(arrived: Sequence[Arrived], plan: Plan) -> list[str]:
     return sorted({name for one in arrived for name in one.settings if names[name] not in declared})
 
 
-def refuse_other_settings(arrived: Sequence[Arrived], plan: Plan) -> None:
+def refuse_other_settings(arrived: Sequence[ImportedRun], plan: Plan) -> None:
     """Raise UserError if a setting of a run differs from that of its row in the study."""
     configs = {run.row: dict(flatten(run.config)) for run in plan.runs if run.spec.imported}
     names = _ours(arrived, plan)

@@ -64,14 +64,14 @@ def guessed_metrics(foreign: External) -> list[str]:
 CORRECT = "Correct the cell, or name the metrics without this column: --metric A,B."
 
 
-def choose(foreign: External, metrics: Collection[str], wished: Sequence[str]) -> FactorChoice:
-    """Choose the settings that distinguish rows. wished: the settings of --row, which are used without a guess.
+def choose(foreign: External, metrics: Collection[str], requested: Sequence[str]) -> FactorChoice:
+    """Choose the settings that distinguish rows. requested: the settings of --row, which are used without a guess.
 
     Raises UserError for the log of a training, which has one line per step instead of one line per run.
     """
     runs, names = foreign.runs, [name for name in foreign.settings if name not in metrics]
-    if wished:
-        return FactorChoice(tuple(wished), tuple(wished))
+    if requested:
+        return FactorChoice(tuple(requested), tuple(requested))
     varying = [name for name in names if len({repr(run.settings.get(name)) for run in runs}) > 1]
     constant = [name for name in names if name not in varying]
     if all(run.row for run in runs):

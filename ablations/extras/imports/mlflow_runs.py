@@ -1,4 +1,7 @@
-"""Read runs from any MLflow store: a server, a database, or an old folder of files (`mlruns`). The store is not changed."""
+"""Read runs from an MLflow store: a server, a database, or an old folder of files (`mlruns`).
+
+The store is never changed.
+"""
 
 import logging
 import os

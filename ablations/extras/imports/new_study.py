@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ablations.extras.imports.arrive import Arrived, SetAndMetric, set_and_metric
+from ablations.extras.imports.arrive import ImportedRun, SetAndMetric, set_and_metric
 from ablations.extras.imports.names import as_key, printable, row_keys, setting_names
 from experiments.dotted import toml
 from experiments.tasks.direction import direction
@@ -14,7 +14,7 @@ from experiments.tasks.direction import direction
 def study_text(
     name: str,
     source: str,
-    arrived: Sequence[Arrived],
+    arrived: Sequence[ImportedRun],
     metrics: Mapping[str, SetAndMetric],
     better: Mapping[str, str],
 ) -> str:
@@ -23,7 +23,7 @@ def study_text(
     Keys and names of settings are made from the names in the source. If they differ, the original name becomes the
     label or the heading. better: "lower" or "higher" for each metric whose direction the source declares.
     """
-    first: dict[str, Arrived] = {}  # first run of each row, in the order of the rows
+    first: dict[str, ImportedRun] = {}  # first run of each row, in the order of the rows
     for one in arrived:
         first.setdefault(one.row, one)
     names = list(dict.fromkeys(name for one in first.values() for name in one.settings))

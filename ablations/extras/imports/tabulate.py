@@ -12,7 +12,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ablations.extras.imports.arrive import Arrived, SetAndMetric, arrive, metrics_of_scores, read_source, records_of
+from ablations.extras.imports.arrive import (
+    ImportedRun,
+    SetAndMetric,
+    arrive,
+    metrics_of_scores,
+    read_source,
+    records_of,
+)
 from ablations.extras.imports.external import External, ExternalRun, as_value
 from ablations.extras.imports.factors import choose, guessed_metrics
 from ablations.extras.imports.new_study import direction_of, study_text
@@ -28,7 +35,7 @@ MOST_RUNS = 20_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wish:
+class TabulateOptions:
     """Options of the user for the table of a source. The program guesses an empty option."""
 
     rows: tuple[str, ...] = ()  # settings that distinguish rows
@@ -62,30 +69,30 @@ class _InMemory(Store):
         return self.evaluations.get((run_id, eval_id))
 
 
-def tabulate(source: str, wish: Wish, folder: Path) -> Tabulated:
+def tabulate(source: str, options: TabulateOptions, folder: Path) -> Tabulated:
     """Make the table of a source. Raises UserError if the source cannot be printed as a table.
 
     folder: a temporary folder, which must exist as long as the table is used.
     """
-    foreign = read_source(source, seed_by=wish.seed)
+    foreign = read_source(source, seed_by=options.seed)
     if len(foreign.runs) > MOST_RUNS:
         raise UserError(
             f"{foreign.source} has {len(foreign.runs):,} runs, but a table can have at most {MOST_RUNS:,}. If it has "
             "a line for every step, keep the last or the best of each run."
         )
-    foreign = _without(foreign, wish)
-    metrics = dict(wish.metrics) if wish.metrics else dict.fromkeys(guessed_metrics(foreign), "")
-    both = [name for name in wish.rows if name in metrics]
+    foreign = _without(foreign, options)
+    metrics = dict(options.metrics) if options.metrics else dict.fromkeys(guessed_metrics(foreign), "")
+    both = [name for name in options.rows if name in metrics]
     if both:
         raise UserError(f"{both[0]} is in --row and in --metric. A column is either a setting or a metric.")
     found = metrics_of_scores(foreign, list(metrics), ())
-    _check_rows(foreign, wish, metrics)
-    choice = choose(foreign, metrics, wish.rows)
-    named = all(run.row for run in foreign.runs) and not wish.rows
-    arrived = _with_base(arrive(foreign, found, choice, None), wish.base or {})
+    _check_rows(foreign, options, metrics)
+    choice = choose(foreign, metrics, options.rows)
+    named = all(run.row for run in foreign.runs) and not options.rows
+    arrived = _with_base(arrive(foreign, found, choice, None), options.base or {})
     better = {**foreign.better, **{name: way for name, way in metrics.items() if way}}
-    text = study_text(wish.name, foreign.source, arrived, found, better)
-    file = folder / f"{wish.name}.toml"
+    text = study_text(options.name, foreign.source, arrived, found, better)
+    file = folder / f"{options.name}.toml"
     file.write_text(text, encoding="utf-8")
     try:
         selected = choose_study(str(file), Selectors(store=folder / "runs"))
@@ -115,7 +122,7 @@ def tabulate(source: str, wish: Wish, folder: Path) -> Tabulated:
     ]
     table = SelectedTable(study=plan.study, store=store, replan=lambda: plan, columns=selected.columns)
     words = [] if named else ["--settings", ",".join(rows)]
-    words += ["--seed-by", wish.seed] if wish.seed else []
+    words += ["--seed-by", options.seed] if options.seed else []
     return Tabulated(table, text, shlex.join(["--from", source, *words]), tuple(said))
 
 
@@ -128,15 +135,15 @@ def _directions(metrics: Mapping[str, str], better: Mapping[str, str]) -> str:
     )
 
 
-def _without(foreign: External, wish: Wish) -> External:
+def _without(foreign: External, options: TabulateOptions) -> External:
     """Remove the runs of --exclude. Raises UserError if a condition matches no run, or if no run remains."""
 
     def known(run: ExternalRun, name: str) -> Any:
-        own = {"row": run.row, "seed": run.seed, wish.seed: run.seed}
+        own = {"row": run.row, "seed": run.seed, options.seed: run.seed}
         return own[name] if own.get(name) else {**run.labels, **run.settings, **run.metrics}.get(name)
 
     runs = list(foreign.runs)
-    for name, text in wish.exclude:
+    for name, text in options.exclude:
         kept = [run for run in runs if as_value(str(known(run, name))) != as_value(text) or known(run, name) is None]
         if len(kept) == len(runs):
             names = ["row", "seed", *foreign.settings, *foreign.metrics]
@@ -150,16 +157,16 @@ def _without(foreign: External, wish: Wish) -> External:
     return replace(foreign, runs=tuple(runs), left_out=left_out)
 
 
-def _check_rows(foreign: External, wish: Wish, metrics: Mapping[str, str]) -> None:
+def _check_rows(foreign: External, options: TabulateOptions, metrics: Mapping[str, str]) -> None:
     names = [name for name in foreign.settings if name not in metrics]
-    for name in wish.rows:
+    for name in options.rows:
         if name not in names and not (name == "row" and any(run.row for run in foreign.runs)):
             raise UserError(
                 f"--row {name}: {foreign.source} has no setting of this name. {suggestion(name, names, 'settings')}"
             )
 
 
-def _with_base(arrived: list[Arrived], base: Mapping[str, str]) -> list[Arrived]:
+def _with_base(arrived: list[ImportedRun], base: Mapping[str, str]) -> list[ImportedRun]:
     """Sort the runs of the base row first. Raises UserError unless exactly one row has the settings of --base."""
     first = {one.row: one for one in reversed(arrived)}
     fit = [
@@ -179,7 +186,7 @@ def _with_base(arrived: list[Arrived], base: Mapping[str, str]) -> list[Arrived]
     return sorted(arrived, key=lambda one: one.row != fit[0]) if base else arrived
 
 
-def _missing(arrived: Sequence[Arrived], found: Mapping[str, SetAndMetric]) -> Iterator[str]:
+def _missing(arrived: Sequence[ImportedRun], found: Mapping[str, SetAndMetric]) -> Iterator[str]:
     """Yield a sentence for each metric that some runs lack, and for each that the base row lacks."""
     for name, score in found.items():
         lacking = [one for one in arrived if not math.isfinite(one.scores.get(score, math.nan))]

@@ -8,7 +8,7 @@ import typer
 
 from ablations.cli import options
 from ablations.cli.report import print_table, write_out
-from ablations.extras.imports.tabulate import Wish
+from ablations.extras.imports.tabulate import TabulateOptions
 from ablations.extras.imports.tabulate import tabulate as table_of_source
 from ablations.service.tables import TableOptions
 from experiments.errors import UserError
@@ -80,9 +80,9 @@ def tabulate(
     settings = dict(_setting("--base", part) for part in base.split(",")) if base else None
     without = tuple(_setting("--exclude", part) for part in exclude or ())
     rows = tuple(part.strip() for part in row.split(",") if part.strip()) if row else ()
-    wish = Wish(rows=rows, seed=pair or seed, metrics=metrics, base=settings, exclude=without)
+    chosen = TabulateOptions(rows=rows, seed=pair or seed, metrics=metrics, base=settings, exclude=without)
     with tempfile.TemporaryDirectory(prefix="ablations-tabulate-") as folder:
-        made = table_of_source(source, wish, Path(folder))
+        made = table_of_source(source, chosen, Path(folder))
         for text in made.said:
             typer.echo(text, err=True)
         format_ = "json" if as_json else format_
