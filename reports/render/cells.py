@@ -1,6 +1,6 @@
-"""A table as heads and cells of Unicode text, before any format's escaping: the records, and the cells of each column.
+"""Column heads and cells of a table as Unicode text, before a format escapes them.
 
-The formats for readers share them. printed.py chooses the columns and arranges the cells in lines.
+All formats for readers use these heads and cells. printed.py chooses the columns and arranges the cells in lines.
 """
 
 import itertools
@@ -19,44 +19,44 @@ from reports.table.settings import show
 
 @dataclass(frozen=True)
 class Head:
-    """A column's head. `top` may span several columns (a metric); `sub` tells those apart."""
+    """The head of a column. `top` may span several columns, such as those of a metric; `sub` distinguishes them."""
 
     key: str  # a setting's dotted name, or "metric.role"
     top: str
     sub: str = ""
-    kind: str = "value"  # group, row, setting, label, value
-    group: str = ""  # of the rows that the column shows; "" for all (reports/render/pivot.py)
-    one_line: str = ""  # where heads have one line; `top` or `sub` if unset
-    spans: str = ""  # replaces `metric` as what `top` names
+    kind: str = "value"  # group, row, setting, label or value
+    group: str = ""  # the group whose rows the column shows; "" for all rows (reports/render/pivot.py)
+    one_line: str = ""  # the text of heads with one line; `top` or `sub` if unset
+    spans: str = ""  # key of the spanning head; `metric` if unset
 
     @property
     def metric(self) -> str:
-        """ "bleu" of "bleu.change"; "" of a column of one word."""
+        """The first part of the key: "bleu" for "bleu.change"; "" if the key has one part."""
         return self.key.rpartition(".")[0]
 
     @property
     def role(self) -> str:
-        """ "change" of "bleu.change"."""
+        """The last part of the key: "change" for "bleu.change"."""
         return self.key.rpartition(".")[2]
 
     @property
     def spanned_by(self) -> str:
-        """The key of the spanning head `top`, equal for the columns that it spans."""
+        """The key of the spanning head, which is equal for all columns that it spans."""
         return self.spans or self.metric
 
     @property
     def sub_alone(self) -> str:
-        """The sub-head below `top`, which names the metric already."""
+        """The sub-head as printed below a spanning head."""
         return self.sub.replace("paper Δ", "Δ")
 
     @property
     def alone(self) -> str:
-        """The head in one line."""
+        """The head as one line of text."""
         return self.one_line or (self.top if self.sub in ("", "ours") else self.sub)
 
 
 def spanned(heads: Sequence[Head]) -> Iterator[tuple[bool, list[Head]]]:
-    """Neighbouring heads that `top` may span, and whether it does: two lines of heads, of any format."""
+    """Yield groups of neighbouring heads for two lines of heads, and whether `top` spans the group."""
     for (_, subs), group in itertools.groupby(heads, key=lambda head: (head.spanned_by, bool(head.sub))):
         of = list(group)
         yield bool(subs) and len(of) > 1, of
@@ -66,29 +66,29 @@ def spanned(heads: Sequence[Head]) -> Iterator[tuple[bool, list[Head]]]:
 class Cell:
     text: str = ""
     emphasis: bool = False
-    mark: str = ""  # printed raised, after the text
-    provisional: bool = False  # a mean or change over the seeds that are there
-    span: int = 1  # columns that the cell takes; 0: taken by the one to its left
+    mark: str = ""  # superscript after the text
+    provisional: bool = False  # whether the number is a mean or change over the finished seeds only
+    span: int = 1  # number of columns that the cell occupies; 0 if the cell to its left occupies this column
 
 
 @dataclass(frozen=True)
 class Line:
-    rows: tuple[Row, ...]  # several in a pivoted table: one of each group
-    opens_group: bool
-    cells: tuple[Cell, ...]  # one per head
+    rows: tuple[Row, ...]  # a pivoted table has one row per group
+    opens_group: bool  # whether the line is the first of a group
+    cells: tuple[Cell, ...]  # one cell per head
 
     @property
     def row(self) -> Row:
-        """The first of the rows."""
+        """The first row of the line."""
         return self.rows[0]
 
     @property
     def name(self) -> str:
-        """The rows' keys."""
+        """The keys of the rows, separated by commas."""
         return ", ".join(dict.fromkeys(row.key for row in self.rows))
 
     def row_under(self, head: Head) -> Row | None:
-        """The row whose number stands in a column; None if the line has none there."""
+        """Return the row whose number is printed in a column; None if the line has no number there."""
         return next((row for row in self.rows if head.group in ("", row.group)), None)
 
 
@@ -100,28 +100,28 @@ class Grid:
 
 
 def settings_of(grid: Grid, line: Line) -> list[Cell]:
-    """The cells of a line that show settings."""
+    """Return the cells of a line that show settings."""
     return [cell for head, cell in zip(grid.heads, line.cells, strict=True) if head.kind == "setting"]
 
 
 def labels_span(grid: Grid) -> bool:
-    """A label may stand across the settings, as in the paper: wherever there is one, they are blank."""
+    """Return whether labels can be printed across the setting columns, because settings of labelled rows are blank."""
     labelled = [settings_of(grid, line) for line in grid.lines if line.row.label]
     return not grid.pivoted and bool(labelled and labelled[0]) and not any(c.text for cells in labelled for c in cells)
 
 
-# --- Numbers, gaps and groups as the cells of a table print them
+# --- Texts of numbers, gaps and groups in cells
 
 
 def group_name(group: str) -> str:
-    """(A), as in the paper; longer names stand as they are."""
+    """Return the printed name of a group: short names in brackets, as (A) in the paper, and longer names unchanged."""
     return f"({group})" if 0 < len(group) <= 2 else group
 
 
 def fixed(value: float | None, digits: int, signed: bool = False) -> str:
-    """A number with `digits` after the point and a true minus; huge ones in powers of ten; no negative zero.
+    """Return a number with `digits` digits after the decimal point and a true minus sign; "" for None.
 
-    "" for None.
+    Numbers from 10⁶ on have an exponent. Zero has no sign.
     """
     if value is None:
         return ""
@@ -135,7 +135,7 @@ def fixed(value: float | None, digits: int, signed: bool = False) -> str:
 
 
 def gap(measure: Measure) -> str:
-    """A cell without a number: "–", "– (failed)", "– (2/3, 1 running)"."""
+    """Return the text of a cell without a number: "–", "– (failed)", "– (2/3, 1 running)"."""
     reasons = Counter(reason for reason in measure.lacking if reason)
     if measure.requested == 1:
         return f"– ({next(iter(reasons))})" if reasons else "–"
@@ -144,25 +144,25 @@ def gap(measure: Measure) -> str:
 
 
 def decimals(values: Sequence[float | None]) -> int:
-    """Digits after the point that the most precise of the values was given with."""
+    """Return the largest number of digits after the decimal point in the values."""
     texts = [repr(float(value)) for value in values if value is not None]
     return max((len(text.rpartition(".")[2]) for text in texts if not text.endswith(".0")), default=0)
 
 
 def power(value: float | None) -> str:
-    """ "9.4e17"."""
+    """Return a number with an exponent, such as "9.4e17"; "" for None."""
     if value is None or not math.isfinite(value):
         return ""
     digits, _, exponent = f"{value:.1e}".partition("e")
     return f"{digits}e{int(exponent)}" if value else "0"
 
 
-# --- The columns of a table, with what makes the cell of a row
+# --- The columns of a table, each with the function that makes a row's cell
 
 
-STALE = "†"
-MARK = "*"  # of a tested difference
-NONE = "–"  # the row has nothing to print in this column
+STALE = "†"  # mark of results of other code
+MARK = "*"  # mark of a significant change
+NONE = "–"  # text of a cell if a row has nothing to print in the column
 
 Layout = list[tuple[Head, Callable[[Row], Cell]]]  # columns, each with the function that makes a row's cell
 
@@ -189,12 +189,12 @@ def layout_of(table: Table, costs: Sequence[Cost]) -> Layout:
 
 
 def _of_any_row(head: Head, make: Callable[[Row], Cell], table: Table) -> Callable[[Row], Cell]:
-    """Cells of rows that were run by `make`, of cited ones from the published numbers."""
+    """Return a function that makes a row's cell: by `make` for runs, from published numbers for cited results."""
     return lambda row: make(row) if row.outcomes else published(head, row, table)
 
 
 def published(head: Head, row: Row, table: Table) -> Cell:
-    """A cell of a cited row: its name, or a number among the paper's."""
+    """Return the cell of a cited result: its name, or its published number."""
     if head.kind in ("row", "label"):
         return Cell(row.key if head.kind == "row" else row.label)
     metric, _, role = head.key.rpartition(".")
@@ -212,7 +212,7 @@ def cell_of_group(row: Row) -> Cell:
 
 
 def setting(name: str, head: str, table: Table) -> tuple[Head, Callable[[Row], Cell]]:
-    """A setting's column; a blank cell is base's value, or said by the row's label."""
+    """Return the column of a setting. A cell is blank if the value equals that of base, or if the row has a label."""
 
     def cell(row: Row) -> Cell:
         if name in row.settings:
@@ -224,7 +224,10 @@ def setting(name: str, head: str, table: Table) -> tuple[Head, Callable[[Row], C
 
 
 def _metric(column: Column, table: Table) -> Layout:
-    """Ours; the change from base; the paper's; the paper's change. A part that no row has gets no column."""
+    """Return the columns of a metric: our value, our change from base, the paper's value, the paper's change.
+
+    A column is left out if no row has a number for it.
+    """
     key = column.key
     measures = [row.measures[key] for row in table.rows]
     delta = "Δ ln" if column.logarithmic else "Δ"
@@ -269,7 +272,7 @@ def _change(measure: Measure, digits: int, provisional: bool) -> Cell:
 
 
 def _costs(table: Table, shown: Sequence[Cost]) -> Layout:
-    """Return the columns of costs, each with the published numbers; a cost that no row has gets no column."""
+    """Return the columns of costs and of their published numbers. A cost that no row has is left out."""
     layout: Layout = []
     for _, group in itertools.groupby(shown, key=lambda cost: cost.key):
         costs = list(group)
@@ -289,7 +292,10 @@ def _costs(table: Table, shown: Sequence[Cost]) -> Layout:
 
 
 def _cost(cost: Cost, known: Sequence[float], table: Table) -> Callable[[Row], Cell]:
-    """One digit after the point, or as many as show three figures of the smallest value; or a power of ten."""
+    """Return the function that makes the cells of a cost.
+
+    Numbers have enough digits to print three significant digits of the smallest value, or an exponent.
+    """
     factor = 1 / cost.unit
     smallest = min((value for value in known if value > 0), default=10 / factor) * factor
     places = min(6, max(1, 2 - math.floor(math.log10(smallest)))) if cost.digits is None else cost.digits
@@ -308,7 +314,7 @@ def _number(cost: Cost, value: float | None, factor: float, digits: int) -> Cell
 
 
 def _printed_alone(name: str, head: str, table: Table) -> tuple[Head, Callable[[Row], Cell]]:
-    """A number of the paper that nothing here measures."""
+    """Return the column of a published number that no run measures."""
     digits = decimals([row.paper.get(name) for row in table.rows])
     return Head(f"{name}.paper", f"{head} (paper)"), lambda row: Cell(fixed(row.paper.get(name), digits))
 
@@ -318,7 +324,7 @@ def _seeds(row: Row) -> Cell:
     return Cell(str(row.n) if row.n == asked else f"{row.n}/{asked}")
 
 
-# --- Text on its way into a document: one line, without characters that steer a terminal or reorder what is read
+# --- Text for a document: one line, without characters that control a terminal or reorder text
 
 
 _REORDERING = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
@@ -326,7 +332,10 @@ _BREAKING = {"Cc", "Zl", "Zp"}
 
 
 def plain(text: object) -> str:
-    """Controls and line breaks become spaces, direction marks go, lone surrogates become U+FFFD; then stripped."""
+    """Return text as one harmless line, without leading and trailing spaces.
+
+    Control characters and line breaks become spaces, direction marks are removed, and lone surrogates become U+FFFD.
+    """
     text = str(text)
     return (text if text.isascii() and text.isprintable() else "".join(map(_harmless, text))).strip()
 

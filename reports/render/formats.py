@@ -1,4 +1,4 @@
-"""The formats that a table is printed in, by name. A new one is a module here and a line below."""
+"""The formats of printed tables, by name. To add a format, add a module to this folder and an entry to RENDERERS."""
 
 from collections.abc import Callable
 
@@ -16,17 +16,17 @@ RENDERERS: dict[str, Callable[[Table], str]] = {
     "csv": render_csv,
     "json": render_json,
     "html": html.render,
-    "setup": as_markdown,  # the paragraph and the checklist, not the table
+    "setup": as_markdown,  # the text on the experimental setup, without the table
 }
 
 
 def formats() -> tuple[str, ...]:
-    """The names of this program's formats and of those that installed packages add."""
+    """Return the names of all formats: those of this program and those that installed packages add."""
     return (*RENDERERS, *(name for name in added("formats") if name not in RENDERERS))
 
 
 def render(table: Table, format_: str) -> str:
-    """The table as text: the same table gives the same bytes. Raises UserError for a format that there is not."""
+    """Return the table as text. The same table gives the same bytes. Raises UserError for an unknown format."""
     if format_ not in formats():
         raise UserError(f"There is no table format {format_!r}. Choose one of: {', '.join(formats())}.")
     text: str = (RENDERERS.get(format_) or load(added("formats")[format_]))(table)

@@ -1,9 +1,9 @@
-"""HTML: one page, complete in itself, or a piece for a notebook's cell; their markup is in page.html.
+"""The format HTML: a self-contained page, or a fragment for a notebook's cell. Their markup is in page.html.
 
-The page needs no network and has one script of its own. Details open by hover, focus or click. It forbids itself to
-load anything, or to run anything but the script of page.py (its Content-Security-Policy), whatever names it holds. The
-table is there a second time as JSON, for `ablations verify`. The piece for a notebook has no script, and no style
-beyond attributes, so that it also shows where a notebook is only read (GitHub, nbconvert).
+The page needs no network. Details open by hover, focus or click. The page's Content-Security-Policy forbids to load
+anything and to run any script except the one in page.py. The page also contains the table as JSON, for `ablations
+verify`. The fragment for a notebook has no script, and its styles are attributes, so that viewers of notebooks (GitHub,
+nbconvert) show it too.
 """
 
 import itertools
@@ -38,7 +38,7 @@ RUN_HEADS = ("row", "seed", "run", "state", "steps", "minutes", "device", "preci
 
 @dataclass(frozen=True)
 class Drawn:
-    """A figure as SVG, for wide pages and for narrow ones."""
+    """A figure as SVG, in a version for wide pages and a version for narrow pages."""
 
     title: str
     wide: bytes
@@ -46,13 +46,13 @@ class Drawn:
 
 
 def escape(text: object) -> str:
-    """Text of an element or of a quoted attribute."""
+    """Return text escaped for an element or a quoted attribute."""
     return escape_html(plain(text), quote=True)
 
 
 @cache
 def _template() -> Any:
-    """The macros of page.html. Every value in them goes through `escape`, but for what is markup already."""
+    """Return the template page.html. It escapes every value that is not markup."""
     from jinja2 import Environment, StrictUndefined
     from markupsafe import Markup
 
@@ -70,7 +70,7 @@ def _made(part: str, **values: Any) -> str:
 
 
 def _lines(lines: Iterable[str]) -> Any:
-    """Text of several lines, which only an element that keeps them shows as such."""
+    """Return escaped lines of text as one markup value with line breaks."""
     from markupsafe import Markup
 
     return Markup("\n".join(" " * (len(line) - len(line.lstrip(" "))) + escape(line) for line in lines))
@@ -79,7 +79,7 @@ def _lines(lines: Iterable[str]) -> Any:
 def render(
     table: Table, figures: Mapping[str, Drawn] | None = None, failed: Sequence[tuple[Outcome, Ended]] = ()
 ) -> str:
-    """`figures`: reports/figures/draw.py; `failed`: reports/results/run_outcomes.py."""
+    """Return the page. figures: see reports/figures/draw.py. failed: the failed runs and their errors."""
     from markupsafe import Markup
 
     shown = printed(table, "html")
@@ -121,11 +121,14 @@ def fragment(table: Table) -> str:
     )
 
 
-# --- What the markup prints: the rows' cells with their details, the runs, the table as data
+# --- Values for the markup: cells with their details, runs, the table as JSON
 
 
 def _parts(grid: Grid, spans: bool, line: Line) -> Iterator[tuple[str, int, list[tuple[Head, Cell]]]]:
-    """The cells of a line by kind; with `spans`, a label takes the place of so many settings."""
+    """Yield the cells of a line in groups of one kind, as (label, number of columns of the label, cells).
+
+    spans: whether a label is printed across the setting columns.
+    """
     for kind, pairs in itertools.groupby(zip(grid.heads, line.cells, strict=True), key=lambda pair: pair[0].kind):
         cells = list(pairs)
         if kind == "setting" and spans and line.row.label:
@@ -135,14 +138,14 @@ def _parts(grid: Grid, spans: bool, line: Line) -> Iterator[tuple[str, int, list
 
 
 def _of_base(table: Table, head: Head, row: Row) -> str | None:
-    """Base's value, which a blank setting stands for, to sort by."""
+    """Return base's value of a setting, for sorting, because a blank cell means this value; None if unknown."""
     base = next((other for other in table.rows if other.key == table.base_of(row)), None)
     known = base is not None and row.outcomes and head.key in base.settings
     return show(head.key, base.settings[head.key]) if base and known else None
 
 
 def _detail(table: Table, head: Head, cell: Cell, line: Line) -> tuple[str, Any] | None:
-    """The classes of a cell that tells more, and what it tells; None for one that does not."""
+    """Return the CSS classes and the details of a cell; None for a cell without details."""
     row = line.row_under(head)
     measure = row.measures.get(head.metric) if row and head.kind == "value" else None
     if row is None or measure is None or not (cell.text or cell.mark) or head.role not in ("ours", "change"):
@@ -152,7 +155,7 @@ def _detail(table: Table, head: Head, cell: Cell, line: Line) -> tuple[str, Any]
 
 
 def _told(table: Table, row: Row, measure: Measure, head: Head) -> Iterator[str]:
-    """The details of a cell: its seeds, its interval, its test, its runs."""
+    """Yield the details of a cell: its seeds and runs, its change, its interval and test, the published number."""
     column = next(column for column in table.columns if column.key == head.metric)
     yield f"{row.key} · {column.header}"
     values = iter(measure.values)
@@ -170,7 +173,7 @@ def _told(table: Table, row: Row, measure: Measure, head: Head) -> Iterator[str]
 
 
 def _run(outcome: Outcome) -> tuple[object, ...]:
-    """A run under RUN_HEADS."""
+    """Return a line of the table of runs, with one value for each of RUN_HEADS."""
     run, facts, seconds = outcome.run, run_facts(outcome.record), training_seconds(outcome)
     minutes = f"{seconds / 60:.1f}" if seconds is not None else ""
     state = "imported" if run.spec.imported and outcome.record else run.state
@@ -180,7 +183,7 @@ def _run(outcome: Outcome) -> tuple[object, ...]:
 
 
 def _data(grid: Grid) -> str:
-    """JSON in a script element: nothing in it may look like the element's end."""
+    """Return the table as JSON for a script element. Escapes prevent text that looks like the element's end."""
     heads = [f"{head.top} {head.sub}".strip() for head in grid.heads]
     lines = [heads, *([cell.text + cell.mark for cell in line.cells] for line in grid.lines)]
     text = json.dumps(lines).replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
@@ -200,13 +203,16 @@ def _summary(table: Table) -> str:
     return " · ".join(filter(None, parts))
 
 
-# --- Figures on the page: SVG in its width and colours, one drawing for a desk and one for a phone
+# --- Figures on the page: SVG with the colours of the page
 
 
 _VARIABLE = {on_white: f"var(--{name})" for name, (on_white, _) in VARIABLES.items()}
 _COLOUR = re.compile(r"(?<=: )#[0-9a-f]{6}(?=[;\"])")
 _METADATA = re.compile(r"<metadata>.*?</metadata>\s*", re.DOTALL)
-_PLACES, _LONG = re.compile(r'\b(?:d|x|y)="[^"]*"'), re.compile(r"-?\d+\.\d{3,}")  # finer than a screen shows
+_PLACES, _LONG = (
+    re.compile(r'\b(?:d|x|y)="[^"]*"'),
+    re.compile(r"-?\d+\.\d{3,}"),
+)  # three or more decimals, finer than a pixel
 _EMPTY = re.compile(r'\s*<g id="\w+"/>|(?<=>)\s+(?=<)')
 _NUMBERED = re.compile(r'<g id="([a-z]\w*?)(?:\.\w+)?_\d+">')  # matplotlib numbers every group of every figure
 
@@ -216,7 +222,7 @@ def _shortened(found: re.Match[str]) -> str:
 
 
 def _in_page(svg: str, title: str) -> str:
-    """The drawing alone, in colours that the page's style sheet sets; its title as its label."""
+    """Return a figure as an SVG element that takes its colours from the page's style sheet. title: its label."""
     svg = _METADATA.sub("", svg[svg.index("<svg") :])
     svg = _NUMBERED.sub(r'<g class="\1">', svg)
     svg = _EMPTY.sub("", _PLACES.sub(_shortened, svg))

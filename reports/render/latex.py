@@ -1,7 +1,8 @@
-"""LaTeX, laid out as Table 3 of the paper: rules between groups only, (A) before a group's first row, a label across
-the settings that it stands for. A `table` environment to paste; what is not printed follows in comments.
+"""The format LaTeX: a `table` environment in the layout of Table 3 of the paper.
 
-Where the text is narrower than the table, \resizebox scales it down, so that it never covers the next column.
+Rules are printed only between groups, the group's name (A) only before its first row, and a label across the settings
+that it describes. Columns and notes that are not printed follow in comments. If the table is wider than the text,
+\\resizebox scales it down, so that it never covers the next column.
 """
 
 import re
@@ -19,7 +20,7 @@ _SCALED = r"\resizebox{\ifdim\width>\linewidth \linewidth\else\width\fi}{!}{%"
 
 
 def render(table: Table) -> str:
-    """A `table` environment with its caption, label and notes."""
+    """Return a `table` environment with its caption, label and notes."""
     shown = printed(table, "latex")
     body = body_of(shown.grid)
     environment = "table*" if shown.choices.wide else "table"
@@ -58,13 +59,13 @@ def _caption(shown: Printed) -> Iterator[str]:
 
 
 def _label(shown: Printed) -> str:
-    """Without a caption there is no number to refer to."""
+    """Return the label; "" if the table has no caption, because then it has no number to refer to."""
     label = f"tab:{shown.table.spec.name}" if shown.choices.label is None else shown.choices.label
     return label if shown.table.title else ""
 
 
 def _preface(shown: Printed) -> Iterator[str]:
-    r"""Yield the lines for the preamble; characters that pdfLaTeX's default fonts lack are named by code point."""
+    r"""Yield comments before the table: the preamble that it needs, and characters that pdfLaTeX's fonts lack."""
     table, grid = shown.table, shown.grid
     texts = [table.title, *shown.warnings, *shown.notes]
     texts += [head.top for head in grid.heads] + [cell.text for line in grid.lines for cell in line.cells]
@@ -82,11 +83,14 @@ def _preface(shown: Printed) -> Iterator[str]:
         yield f"% compile with XeLaTeX or LuaLaTeX and a font that has {some}{' …' if missing[8:] else ''}"
 
 
-_MOST_LINES, _WIDTH = 50, 90  # rows and lines of notes in a float: LaTeX cuts off what the page has no place for
+_MOST_LINES, _WIDTH = (
+    50,
+    90,
+)  # maximum number of lines in a float, because LaTeX cuts off the rest; characters per line of notes
 
 
 def _notes(shown: Printed) -> tuple[list[str], list[str]]:
-    """Warnings and notes below the table; where these do not fit, after its float, over as many pages as they need."""
+    """Return the lines of warnings and notes below the table, and those after its float if they do not fit below."""
     texts, face = [*shown.warnings, *shown.notes], r"\scriptsize\raggedright"
     if not texts:
         return [], []
@@ -99,7 +103,7 @@ def _notes(shown: Printed) -> tuple[list[str], list[str]]:
 
 
 def _comments(shown: Printed) -> Iterator[str]:
-    """The other columns and notes, for the author."""
+    """Yield comments with the columns and notes that are not printed, for the author."""
     if any(head.kind in ("value", "setting") for head in shown.hidden.heads):
         yield "%"
         yield "% Not printed (--columns, --no-plain and --paper print them):"
@@ -110,10 +114,10 @@ def _comments(shown: Printed) -> Iterator[str]:
         yield from (f"% - {plain(text)}" for text in shown.left_out)
 
 
-# --- What a LaTeX table has: one column of names, settings and values; texts across settings; columns of long words
+# --- The parts of a LaTeX table: a column of names, settings, values, and texts across the setting columns
 
 
-# The paper's heads of settings, over two lines; other heads are escaped text.
+# The two lines of the paper's heads of settings. Other heads are escaped text.
 HEADS = {
     "N": ("", "$N$"),
     "d_model": ("", r"$d_{\mathrm{model}}$"),
@@ -125,20 +129,20 @@ HEADS = {
     "ε_ls": ("", r"$\epsilon_{ls}$"),
     "train steps": ("train", "steps"),
 }
-LONG = 24  # characters of a text; columns with longer ones are narrow, and their lines broken
+LONG = 24  # maximum number of characters of a text on one line; a column with longer texts breaks lines
 
 
 @dataclass(frozen=True)
 class Body:
-    """The lines of a table as LaTeX prints them: `spans` holds the texts that stand across the first settings."""
+    """The lines of a LaTeX table, and the texts that are printed across its setting columns."""
 
-    grid: Grid  # one column of names first
-    spans: dict[int, str]  # line → text
-    block: range  # the columns that these span
+    grid: Grid  # its first column has the names
+    spans: dict[int, str]  # number of a line → text across the setting columns
+    block: range  # the columns that the texts span
 
     @property
     def narrow(self) -> list[int]:
-        """Columns of long words, whose lines are broken."""
+        """The columns with long texts, whose lines are broken."""
         found = []
         for i, head in enumerate(self.grid.heads):
             texts = [line.cells[i].text for line in self.grid.lines]
@@ -149,8 +153,10 @@ class Body:
 
 
 def body_of(grid: Grid) -> Body:
-    """One column of names: (A), or the key of a row without a group. A row that no setting tells apart has its label
-    or its key, across the blank settings or in a column. A pivoted table has labels as names.
+    """Return the body of a table with one column of names: (A), or the key of a row without a group.
+
+    The label of a row, or its key if no setting distinguishes it, is printed across the blank settings or in a column.
+    The names in a pivoted table are the labels.
     """
     if grid.pivoted:
         return Body(_only(grid, [i for i, head in enumerate(grid.heads) if head.kind != "row"]), {}, range(0))
@@ -189,20 +195,20 @@ def _name(line: Line) -> str:
 
 
 def _said(line: Line, unnamed: bool) -> str:
-    """The row in words: its label; its key where nothing else in its line names it."""
-    own = not line.row.group or line.row.group == line.row.key  # the key is its name already
+    """Return the label of a row, or its key if `unnamed` and if the column of names does not have the key; else ""."""
+    own = not line.row.group or line.row.group == line.row.key  # the column of names has the key
     return line.row.label or (line.row.name if unnamed and not own else "")
 
 
-# --- The cells of a LaTeX table as text: heads over two lines, labels across settings
+# --- The cells of a LaTeX table as text: two lines of heads, labels across settings
 
 
-_BREAKS = re.compile(r"(?<=[ _(,=])")  # where the lines of a narrow column may end
-_NARROW = 27  # em, of all narrow columns together
+_BREAKS = re.compile(r"(?<=[ _(,=])")  # places where lines of a narrow column may be broken
+_NARROW = 27  # width of all narrow columns together, in em
 
 
 def alignment(body: Body) -> str:
-    """The columns of the tabular."""
+    """Return the column specification of the tabular."""
     kinds, narrow = {"group": "l", "label": "l", "setting": "c"}, body.narrow
     found = []
     for i, head in enumerate(body.grid.heads):
@@ -214,7 +220,7 @@ def alignment(body: Body) -> str:
 
 
 def heads(body: Body) -> Iterator[str]:
-    """The head's two lines: a metric spans its columns, with a rule below."""
+    """Yield the two lines of heads. A metric spans its columns, with a rule below."""
     top: list[str] = []
     bottom: list[str] = []
     rules = []
@@ -233,7 +239,10 @@ def heads(body: Body) -> Iterator[str]:
 
 
 def _escaped(head: Head) -> tuple[str, str]:
-    """A head over two lines, split where the longer one is shortest; one word stands below."""
+    """Return the two escaped lines of a head, split so that the longer line is as short as possible.
+
+    A single word is on the second line.
+    """
     if head.kind == "setting" and head.top in HEADS:
         return HEADS[head.top]
     words = head.top.split(" ")
@@ -243,7 +252,7 @@ def _escaped(head: Head) -> tuple[str, str]:
 
 
 def lines(body: Body) -> Iterator[str]:
-    """The rows, with rules between groups only."""
+    """Yield the lines of rows, with rules only between groups."""
     narrow = body.narrow
     for number, line in enumerate(body.grid.lines):
         if line.opens_group:
@@ -262,26 +271,26 @@ def _cells(body: Body, number: int, line: Line, narrow: Sequence[int]) -> Iterat
 
 
 def _in_lines(text: str) -> str:
-    """A cell of a narrow column, whose lines may also end inside a setting: after "(", "," and the like."""
+    """Return a cell of a narrow column. Its lines may also be broken inside a setting, such as after "(" or ","."""
     parts = [escape(part) + (" " if part.endswith(" ") else r"\allowbreak{}") for part in _BREAKS.split(text)]
     return r"\raggedright " + "".join(parts).removesuffix(r"\allowbreak{}") if text else ""
 
 
 def _across(text: str, columns: int) -> str:
-    """A text across columns of settings, over several lines if it is longer than these are wide."""
-    em = max(12, 3 * columns)  # a setting's column has some 3 em, and an em some 2 characters
+    """Return a text across setting columns, over several lines if the text is wider than the columns."""
+    em = max(12, 3 * columns)  # the column of a setting has about 3 em, and one em has about 2 characters
     return escape(text) if len(text) <= 2 * em else rf"\parbox{{{em}em}}{{\centering\strut {escape(text)}\strut}}"
 
 
 def _cell(cell: Cell) -> str:
     text = escape(cell.text)
-    mark = rf"\rlap{{$^{{{escape(cell.mark)}}}$}}" if cell.mark else ""  # numbers line up without it
+    mark = rf"\rlap{{$^{{{escape(cell.mark)}}}$}}" if cell.mark else ""  # numbers are aligned without the mark
     face = "textbf" if cell.emphasis else "textit" if cell.provisional else ""
     shown = (rf"\{face}{{{text}}}" if face else text) + mark
     return rf"\multicolumn{{{cell.span}}}{{c}}{{{shown}}}" if cell.span > 1 else shown
 
 
-# --- Text into LaTeX: every character that LaTeX would take for a command, a ligature or an option comes out as itself
+# --- Text in LaTeX: escapes for characters that LaTeX reads as commands, ligatures or options
 
 
 _SIGNS = {
@@ -297,12 +306,12 @@ _SIGNS = {
     "~": r"\textasciitilde{}",
     "<": r"\textless{}",
     ">": r"\textgreater{}",
-    "|": r"\textbar{}\allowbreak{}",  # the only place where a signature can break
+    "|": r"\textbar{}\allowbreak{}",  # the only place where a line break in a signature is possible
     '"': "''{}",
     "`": r"\`{}",
-    "[": "{[}",  # after \\ it would open an option
+    "[": "{[}",  # after \\ it would start an option
     "]": "{]}",
-    "*": "{*}",  # after \\ it would be swallowed
+    "*": "{*}",  # after \\ it would belong to the command
     "–": "--{}",
     "—": "---{}",
     "‘": "`{}",
@@ -338,22 +347,22 @@ _SIGNS = {
     "³": "$^3$",
     "⁶": "$^6$",
 }
-# A character and what must not follow it directly: together they would print as one.
+# Character → characters that must not follow it directly, because the two would be printed as one sign.
 _LIGATURES = {"-": "-–—", "'": "'’”\"", ",": ",", "?": "‘“", "!": "‘“"}
-# Letters that the default font encoding (OT1) has or composes from a letter and one of these marks.
+# Letters of the default font encoding (OT1), and the marks with which OT1 composes other letters.
 _LETTERS = frozenset("ßÆæØøŒœŁłı")
 _MARKS = frozenset("\u0300\u0301\u0302\u0303\u0304\u0306\u0307\u0308\u030a\u030b\u030c\u0327")
 
 
 def escape(text: str) -> str:
-    """One line of LaTeX that prints `text`; characters that the default fonts lack stay (see `unprintable`)."""
+    """Return one line of LaTeX that prints `text`. Characters that the default fonts lack stay (see `unprintable`)."""
     text = unicodedata.normalize("NFC", plain(text))
     following = f"{text} "[1:]
     return "".join(_sign(sign, after) for sign, after in zip(text, following, strict=True))
 
 
 def unprintable(text: str) -> str:
-    """The characters of `text` that pdfLaTeX cannot print with its default fonts."""
+    """Return the characters of `text` that pdfLaTeX cannot print with its default fonts."""
     text = unicodedata.normalize("NFC", plain(text))
     return "".join(sign for sign in text if not (sign.isascii() or sign in _SIGNS or _composed(sign)))
 

@@ -1,4 +1,4 @@
-"""Markdown: a pipe table that lines up in a terminal, notes below."""
+"""The format Markdown: a pipe table with aligned columns, and notes below it."""
 
 import re
 
@@ -9,15 +9,15 @@ from reports.render.cells import Cell, Grid, plain
 from reports.render.printed import comment, printed
 from reports.results.table import Table
 
-# A cell longer than this widens its own line only.
+# Longest cell that counts for the width of a column. A longer cell makes only its line longer.
 MAX_PADDED_WIDTH = 60
 _SPECIAL = re.compile(r"[\\`*\[\]>~$]|<(?!\s)|&(?=#?\w+;)|(?<![^\W_])_|_(?![^\W_])")
 _ENTITIES = {"<": "&lt;", ">": "&gt;", "&": "&amp;"}
-_BLOCK_START = re.compile(r"^(\d*)([-+.)]|=+|#+)(?=\s|$)")  # of a list, a heading
+_BLOCK_START = re.compile(r"^(\d*)([-+.)]|=+|#+)(?=\s|$)")  # start of a list or a heading
 
 
 def render(table: Table) -> str:
-    """Title, pipe table, and a list of warnings and notes; before them what is proven of a bundle."""
+    """Return the title, the pipe table, and a list of warnings and notes; for a bundle, the line about it first."""
     shown = printed(table, "markdown")
     parts = [as_pipe(shown.grid)]
     if shown.table.title:
@@ -33,25 +33,25 @@ def render(table: Table) -> str:
 
 
 def escape(text: str) -> str:
-    """One line of text that Markdown (CommonMark, GitHub's too) prints as it stands."""
+    """Return one line of text, escaped so that Markdown (CommonMark and GitHub) prints it unchanged."""
     text = _SPECIAL.sub(lambda found: _ENTITIES.get(found[0], f"\\{found[0]}"), plain(text))
     return _BLOCK_START.sub(r"\1\\\2", text)
 
 
 def in_cell(text: str) -> str:
-    """The same inside a pipe table."""
+    """Return text escaped for a cell of a pipe table."""
     return escape(text).replace("|", "\\|")
 
 
 def as_pipe(grid: Grid) -> str:
-    """The cells as a pipe table."""
+    """Return the cells as a pipe table."""
     heads = [in_cell(head.alone) for head in grid.heads]
     lines = [[_cell(cell) for cell in line.cells] for line in grid.lines]
     return pipe(heads, lines, [head.kind in ("group", "row", "label") for head in grid.heads])
 
 
 def pipe(heads: list[str], lines: list[list[str]], left: list[bool]) -> str:
-    """A pipe table of escaped cells; `left`: columns that are not numbers."""
+    """Return a pipe table of escaped cells. left: for each column, whether it is aligned to the left."""
     widths = [
         max(3, *(w for w in map(cell_len, column) if w <= MAX_PADDED_WIDTH), 0)
         for column in zip(heads, *lines, strict=True)

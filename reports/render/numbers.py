@@ -1,7 +1,8 @@
-"""The numbers of a table for the text around it: LaTeX commands, and places to fill in Markdown or Typst.
+"""The numbers of a table for the text of a paper: LaTeX commands, and placeholders in Markdown or Typst.
 
-A number's name is its row and column, `base.bleu`, and what of it: `.sd`, `.change`, `.low` and `.high` (the interval
-of the change), `.p`, `.n`, `.paper`. It has the table's digits; what the table prints as a gap has no name.
+The name of a number is its row and column, such as `base.bleu`. A suffix selects another number of the cell: `.sd`,
+`.change`, `.low` and `.high` (the interval of the change), `.p`, `.paper`. `base.n` is the number of seeds. Numbers
+have the digits of the table. A cell without a number has no name.
 """
 
 import difflib
@@ -25,7 +26,7 @@ _USED, _PLACE = re.compile(r"\\abl\{([^{}]+)\}"), re.compile(r"\{\{\s*([\w.-]+)\
 
 
 def numbers(table: Table) -> dict[str, str]:
-    """The printed text of every number, by name."""
+    """Return name → printed text of every number."""
     return {name: text for name, text in _named(table) if text}
 
 
@@ -50,13 +51,13 @@ def _named(table: Table) -> Iterator[tuple[str, str]]:
 
 
 def _names(column: Column, table: Table) -> list[str]:
-    """The column's key, and its metric where no other column has it."""
+    """Return the names of a column: its key, and its metric if no other column has this metric."""
     alone = sum(other.metric == column.metric for other in table.listed) == 1
     return [column.key, *([column.metric] if alone and column.metric != column.key else [])]
 
 
 def as_macros(table: Table) -> str:
-    r"""A file of LaTeX: `\abl{base.bleu}` prints a number, and an unknown name is an error that names it."""
+    r"""Return a LaTeX file that defines `\abl{base.bleu}` for every number. An unknown name is a LaTeX error."""
     found = numbers(table)
     lines = [f"\\expandafter\\def\\csname abl@{name}\\endcsname{{{escape(text)}}}" for name, text in found.items()]
     made = f"% {MADE_BY}{table.asked}\n" if table.asked else ""
@@ -64,17 +65,17 @@ def as_macros(table: Table) -> str:
 
 
 def defined(text: str) -> dict[str, str]:
-    """The numbers that a file of `as_macros` defines; {} for any other file."""
+    """Return the numbers that a file of `as_macros` defines; {} for any other file."""
     return dict(_COMMAND.findall(text)) if "abl@" in text else {}
 
 
 def used(text: str) -> list[str]:
-    r"""The names in `\abl{…}` of a paper, without its comments."""
+    r"""Return the names that a paper uses in `\abl{…}`, except in comments."""
     return list(dict.fromkeys(_USED.findall(re.sub(r"(?<!\\)%.*", "", text))))
 
 
 def fill(text: str, known: Mapping[str, str]) -> str:
-    """Replace {{A-h1.bleu.change}} by its number. Raises UserError for a name that there is not."""
+    """Replace placeholders such as {{A-h1.bleu.change}} by their numbers. Raises UserError for an unknown name."""
     for name in dict.fromkeys(_PLACE.findall(text)):
         if name not in known:
             raise UserError(f"There is no number {name!r}. {suggestion(name, _nearest_first(name, known), 'numbers')}")
@@ -82,7 +83,7 @@ def fill(text: str, known: Mapping[str, str]) -> str:
 
 
 def _nearest_first(name: str, known: Iterable[str]) -> list[str]:
-    """The numbers of the same row, if there is such a row; of these, first those spelt most like the name."""
+    """Return the names of numbers, the most similar to `name` first; only those of the same row if the row exists."""
     options = list(known)
     parts = name.split(".")
     for count in range(len(parts) - 1, 0, -1):

@@ -1,13 +1,13 @@
-"""The style sheet and the script of the HTML page: readable on a phone, on a projector in the dark, and on paper."""
+"""The style sheet and the script of the HTML page, for screens, phones, dark mode and paper."""
 
 import base64
 import hashlib
 from importlib.resources import files
 
-# --- Colours of the page and of figures: each with what stands for it on a dark page
+# --- Colours of the page and of figures, each for a white page and for a dark page
 
 
-# (on white, on a dark page)
+# (colour on white, colour on a dark page)
 INK, FAINT, LINE, PAGE = ("#000000", "#e8e8e8"), ("#b8b8b8", "#66707a"), ("#e0e0e0", "#2d343a"), ("#ffffff", "#14181c")
 SERIES = (
     ("#0072b2", "#4fa8e8"), ("#d55e00", "#f28a3c"), ("#009e73", "#2fc594"), ("#b0558f", "#e39ac8"),
@@ -15,21 +15,21 @@ SERIES = (
     ("#6b7a00", "#b8c53a"), ("#777777", "#a9a9a9"), ("#8c5a3c", "#c79a78"), ("#e0567a", "#ff8fae"),
 )  # fmt: skip
 
-# names of the style sheet's variables, and the colours that figures are drawn with
+# Name of a variable in the style sheet → colours that figures are drawn with
 VARIABLES = {"fig-ink": INK, "fig-faint": FAINT, "fig-line": LINE, "page": PAGE} | {
     f"c{number}": pair for number, pair in enumerate(SERIES)
 }
 
 
 def variables(dark: bool) -> str:
-    """The variables as declarations of a style sheet."""
+    """Return the variables as declarations of a style sheet."""
     return " ".join(f"--{name}: {pair[dark]};" for name, pair in VARIABLES.items())
 
 
 # --- The style sheet, whose colours come from the variables, and the script
-# The script is inline: places of details; then sorting, hiding and copying the table. The page's policy allows
-# exactly this text, by its digest. It loads nothing, keeps nothing, and makes elements only from text. Without it the
-# page shows the same numbers.
+# The inline script places details, and sorts, hides and copies parts of the table. The page's Content-Security-Policy
+# allows only this script, by its digest. The script loads and stores nothing, and makes elements only from text.
+# Without the script, the page shows the same numbers.
 
 
 CSS = f"""

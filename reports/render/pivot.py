@@ -1,8 +1,8 @@
-"""A pivoted table: rows with the same label are printed on one line, and their groups are columns.
+"""Pivoted tables: rows with the same label are printed on one line, and their groups are columns.
 
-Table 2 of the paper is such a table: its groups are language pairs. The columns that are laid out already are arranged
-anew, so that every format for readers prints them in the same way. JSON and CSV keep one record per row: programs pivot
-by themselves, and a record leads to its runs.
+Table 2 of the paper is an example; its groups are language pairs. This module rearranges the columns of the layout, so
+all formats for readers print the same pivoted table. JSON and CSV keep one record per row, because programs can pivot
+records, and each record lists its runs.
 """
 
 import itertools
@@ -12,15 +12,15 @@ from dataclasses import replace
 from reports.render.cells import NONE, Cell, Grid, Head, Line
 from reports.results.table import Row, Table
 
-_FIRST = ("group", "row", "label")  # as the paper has it: what varies in the settings is not the table's subject
+_FIRST = ("group", "row", "label")  # kinds of columns that come before all others, as in the paper
 
-Made = tuple[Head, Callable[[Row], Cell]]  # a column, and a row's cell in it
-Members = Mapping[str, Row]  # a line's rows, by group
+Made = tuple[Head, Callable[[Row], Cell]]  # the head of a column, and the function that makes a row's cell
+Members = Mapping[str, Row]  # group → row of a line
 Columns = list[tuple[Head, list[Cell]]]
 
 
 def pivoted(table: Table, rows: Sequence[Row], layout: Sequence[Made]) -> Grid:
-    """One line per label; cited results, which are never on a line with rows that were run, stay above these."""
+    """Return the pivoted table with one line per label. Cited results have separate lines above the lines of runs."""
     found: dict[tuple[bool, str], dict[str, Row]] = {}
     for row in rows:
         found.setdefault((_cited(row), row.label), {})[row.group] = row
@@ -46,7 +46,7 @@ def _cited(row: Row) -> bool:
 
 
 def _of_metric(block: Sequence[Made], table: Table, lines: Sequence[Members]) -> Columns:
-    """For each group the value, its change and the published value under one head."""
+    """Return the columns of a metric: for each group the value, its change and the published value under one head."""
     columns: Columns = []
     for group, name in table.pivot.items():
         for head, make in block:
@@ -57,7 +57,7 @@ def _of_metric(block: Sequence[Made], table: Table, lines: Sequence[Members]) ->
 
 
 def _of_other(made: Made, table: Table, lines: Sequence[Members]) -> Columns:
-    """A setting or a cost: once if every line's rows agree, else a column for each group under one head."""
+    """Return the columns of a setting or a cost: one if the rows of every line agree, else one for each group."""
     head, make = made
     if head.kind == "group":
         return []
@@ -70,11 +70,11 @@ def _of_other(made: Made, table: Table, lines: Sequence[Members]) -> Columns:
     for group, name in table.pivot.items():
         own = replace(head, top=top, sub=name, group=group, one_line=f"{head.alone} {name}", spans=head.key)
         columns += _column(own, make, lines)
-    return _across(columns) if head.kind == "value" else columns  # a blank setting is base's
+    return _across(columns) if head.kind == "value" else columns  # settings stay apart: a blank one means base's value
 
 
 def _column(head: Head, make: Callable[[Row], Cell], lines: Sequence[Members]) -> Columns:
-    """One group's column; none if no row of the group has anything to print there."""
+    """Return the column of one group; [] if no row of the group has a text in the column."""
     there = [of.get(head.group) for of in lines]
     cells = [make(row) if row else Cell() for row in there]
     if not any(cell.text for cell in cells):
@@ -85,7 +85,7 @@ def _column(head: Head, make: Callable[[Row], Cell], lines: Sequence[Members]) -
 
 
 def _across(columns: Columns) -> Columns:
-    """A number that is equal in all groups is printed once, across their columns: the paper's one cost for both."""
+    """Print a number that is equal in all groups once, across their columns, like the paper's cost of two languages."""
     for number, cells in enumerate(zip(*(cells for _, cells in columns), strict=True)):
         if len(cells) > 1 and cells[0].text not in ("", NONE) and len(set(cells)) == 1:
             for place, (_, of) in enumerate(columns):

@@ -1,6 +1,6 @@
-"""The columns that a format prints, as the study and the command choose them; and the command that printed a table.
+"""The table as a format prints it: apply the choices of the study and of the command, before any format renders.
 
-The choices are applied once, before any format.
+This module also writes the command that printed a table into the table, and reads it.
 """
 
 import csv
@@ -37,15 +37,15 @@ from reports.table.cost import COSTS, Cost, cost_notes, shown
 from reports.table.notes import in_order
 from reports.table.settings import at
 
-# --- Which columns are printed, by the names that [table] and the command line use; and with which digits
+# --- Choice of the columns to print, by the names that [table] and the command line use
 
 
-NAMES = ("group", "row", "label")  # they name the rows: printed wherever a format has them
+NAMES = ("group", "row", "label")  # kinds of columns that name the rows; they are always printed
 CHANGES, PAPERS = ("change",), ("paper", "paper_change")
 
 
 def chosen(layout: Layout, table: Table, choices: Choices, compact: bool) -> tuple[Layout, Layout]:
-    """The columns to print, and the others. Raises UserError for a name that no column has.
+    """Return the columns to print, and the other columns. Raises UserError for a name that no column has.
 
     compact: if no columns are chosen, print n only if it differs between rows.
     """
@@ -67,7 +67,7 @@ def chosen(layout: Layout, table: Table, choices: Choices, compact: bool) -> tup
 
 
 def _told_apart(*parts: Layout) -> list[Layout]:
-    """Replace a head that several settings share by their full names, such as those of two windows."""
+    """Replace a head that several settings share by the full names of the settings."""
     tops = Counter({head.key: head.top for part in parts for head, _ in part if head.kind == "setting"}.values())
 
     def apart(head: Head) -> Head:
@@ -83,7 +83,7 @@ def _usual(head: Head, choices: Choices, compact: bool, table: Table) -> bool:
 
 
 def _part(head: Head, choices: Choices, table: Table) -> bool:
-    """Return whether the choices print this part of a metric or cost."""
+    """Return whether the choices print this column of a metric or cost."""
     if head.kind != "value" or head.role not in (*CHANGES, *PAPERS):
         return True
     papers = choices.paper if choices.paper is not None else table.papers_corpus
@@ -92,20 +92,20 @@ def _part(head: Head, choices: Choices, table: Table) -> bool:
 
 
 def _asked(name: str, values: Layout, table: Table, choices: Choices) -> Layout:
-    """The columns of a name: the one with this key, else a metric's columns that the choices print."""
+    """Return the columns that a name selects: the column with this key, else the metric's columns that are printed."""
     found = _named(name, values, table)
     exact = [column for column in found if column[0].key.lower() == name.lower()]
     return exact or [column for column in found if _part(column[0], choices, table)]
 
 
 def _named(name: str, values: Layout, table: Table) -> Layout:
-    """The columns that a name may mean: by key first, then by head, by the setting's last part, by metric."""
-    for spelt in (str, str.lower):  # N is a head, n the number of seeds
+    """Return the columns to which a name refers, by key, else by head, by the last part of a setting, or by metric."""
+    for spelt in (str, str.lower):  # exact case first, because N is a head and n the number of seeds
         word = spelt(name)
         for rank in range(3):
             if found := [column for column in values if word in map(spelt, _words(column[0])[rank])]:
                 return found
-        # "perplexity" of the column ppl; "num_params" of params
+        # other names of a column: "perplexity" for ppl, "num_params" for params
         one = named(word, [replace(c, metric=spelt(c.metric), paper=spelt(c.paper)) for c in table.columns])
         keys = [one.key] if one else [cost.key for cost in COSTS if cost.name == word]
         if found := [column for column in values if column[0].kind == "value" and column[0].metric in keys[:1]]:
@@ -119,13 +119,13 @@ def _named(name: str, values: Layout, table: Table) -> Layout:
 
 
 def _words(head: Head) -> tuple[tuple[str, ...], ...]:
-    """Return a column's names, the strongest first: its key, its head, the last part of a setting's name."""
+    """Return a column's names in three ranks: its key, its head, and the last part of a setting's name."""
     keys = (head.key, head.metric) if head.kind == "value" else (head.key,)
     return keys, (head.top, head.alone), (head.key.rpartition(".")[2],) if head.kind == "setting" else ()
 
 
 def _other_settings(name: str, table: Table) -> Layout:
-    """A setting that the table does not print by itself: blank where a row has base's value."""
+    """Return the column of a setting that the table prints only on request; a blank cell means base's value."""
     known = dict.fromkeys(key for row in table.rows for key, _ in flatten(row.outcomes[0].run.config))
     found = [key for key in known if name in (key, key.rpartition(".")[2])]
     if len(found) > 1 and name not in found:
@@ -148,7 +148,7 @@ def _setting(name: str, table: Table) -> tuple[Head, Callable[[Row], Cell]]:
 
 
 def _stand_in(shown: Sequence[tuple[Head, Callable[[Row], Cell]]], keys: Iterable[str], table: Table) -> Layout:
-    """Add to a metric's value what has no column of its own: the star of its change, and the number of a cited row."""
+    """Add the star of a change, and the number of a cited result, to a metric's value if they have no column."""
     keys = set(keys)
     last = {head.metric: head.key for head, _ in shown if head.kind == "value" and head.role not in (*CHANGES, *PAPERS)}
     marks = {c.key for c in table.columns if f"{c.key}.change" not in keys}
@@ -168,11 +168,11 @@ def _stand_in(shown: Sequence[tuple[Head, Callable[[Row], Cell]]], keys: Iterabl
     return [(head, of(head, make)) for head, make in shown]
 
 
-# --- Columns with other digits than the table's own
+# --- Digits of columns, and the table as a format prints it
 
 
 def with_digits(table: Table, costs: Sequence[Cost], digits: Mapping[str, int]) -> tuple[Table, list[Cost]]:
-    """The table and its costs with these digits. Raises UserError for a name that no column has."""
+    """Return the table and its costs with these digits. Raises UserError for a name that no column has."""
     keys = {name: column.key for name in digits if (column := named(name, table.columns))}
     digits = {keys.get(name, name): count for name, count in digits.items()}
     known = [*(column.key for column in table.columns), *(cost.key for cost in costs)]
@@ -183,27 +183,27 @@ def with_digits(table: Table, costs: Sequence[Cost], digits: Mapping[str, int]) 
     return replace(table, columns=columns), [replace(cost, digits=digits.get(cost.key)) for cost in costs]
 
 
-COMPACT = ("latex",)  # for a paper: without a choice, what varies, the metrics and the costs
-OWN = {  # a format's choices, where neither study nor command has another
+COMPACT = ("latex",)  # formats that print n only if it differs between rows
+OWN = {  # default choices of a format, which the study and the command replace
     "latex": Choices(plain=True, paper=False),
 }
 
 
 @dataclass(frozen=True)
 class Printed:
-    """A table as a format prints it, and what it leaves out."""
+    """A table as a format prints it, and the columns and notes that are left out."""
 
-    table: Table  # with the chosen title and digits
+    table: Table  # the table with the chosen title and digits
     choices: Choices
     grid: Grid
-    hidden: Grid  # the same lines, in the columns that are not printed
+    hidden: Grid  # the columns that are not printed
     warnings: tuple[str, ...]
     notes: tuple[str, ...]
     left_out: tuple[str, ...]  # notes that are not printed
 
 
 def choices_for(table: Table, format_: str) -> Choices:
-    """The choices that hold in a format, each from the strongest layer that makes it."""
+    """Return the choices for a format: its defaults, replaced by the study's choices, and then by the command's."""
     choices = OWN.get(format_, Choices())
     for layer in (*table.spec.choices.layers(format_), table.chosen):
         choices = layer.over(choices)
@@ -211,12 +211,12 @@ def choices_for(table: Table, format_: str) -> Choices:
 
 
 def printed(table: Table, format_: str) -> Printed:
-    """Apply the choices. Raises UserError for a column that the table does not have."""
+    """Apply the choices for a format. Raises UserError for a column that the table does not have."""
     choices = choices_for(table, format_)
     if choices.caption is not None:
         table = replace(table, title=choices.caption)
     papers = table.papers_corpus if choices.paper is None else choices.paper
-    if not (papers or table.papers_corpus):  # a number of another corpus has no place among ours
+    if not (papers or table.papers_corpus):  # do not mix published numbers of another corpus with ours
         table = replace(table, cited=())
     printed_costs = shown(table, choices.columns)
     of_named = [note for note in cost_notes(table, printed_costs) if note not in table.footnotes]
@@ -238,7 +238,7 @@ def printed(table: Table, format_: str) -> Printed:
 
 
 def _parts(shown: Layout) -> set[str]:
-    """The parts of columns that notes speak of."""
+    """Return the parts of columns ("change", "paper") that are printed, to select the notes about them."""
     roles = {head.role for head, _ in shown if head.kind == "value"}
     return {
         *(["change"] if roles & {*CHANGES, "paper_change"} else []),
@@ -247,7 +247,7 @@ def _parts(shown: Layout) -> set[str]:
 
 
 def arranged(table: Table, layout: Layout) -> Grid:
-    """The cells of some columns, line by line."""
+    """Return the cells of these columns, arranged in lines."""
     rows = in_order(table)
     if table.pivot:
         return pivoted(table, rows, layout)
@@ -263,25 +263,25 @@ def _line(row: Row, opens_group: bool, layout: Layout) -> Line:
     return Line((row,), opens_group, tuple(cells))
 
 
-# --- The command line of a printed table, in the table itself: `ablations verify FILE` reads it again
+# --- The command that printed a table, as part of the printed table, for `ablations verify FILE`
 
 
 COMMAND = "ablations report "
 MADE_BY = f"made with: {COMMAND}"
-FIELD = "made_with"  # in each record of JSON and CSV, whose readers know no comments
-FROM_BUNDLE = "From a bundle."  # begins the first line of a table that was printed from one
-BUNDLE_FIELD = "from_bundle"  # that line in each record of JSON and CSV
-NOTES_FIELD = "notes"  # of the first record of JSON
+FIELD = "made_with"  # field with the command in each record of JSON and CSV, which have no comments
+FROM_BUNDLE = "From a bundle."  # start of the first line of a table that was printed from a bundle
+BUNDLE_FIELD = "from_bundle"  # field with this line in each record of JSON and CSV
+NOTES_FIELD = "notes"  # field of the first record of JSON
 
 
 def comment(table: Table) -> Iterator[str]:
-    """A line for HTML and Markdown, which no reader sees. The words in it must not end the comment."""
+    """Yield the command as an HTML comment, for HTML and Markdown. Text that would end the comment is removed."""
     if table.asked:
         yield f"<!-- {MADE_BY}{re.sub(r'[<>]|--(?=-|>|!)', ' ', plain(table.asked))} -->"
 
 
 def asked_for(text: str, format_: str) -> list[str]:
-    """The words that selected the table of a printed file; empty if the file does not contain them."""
+    """Return the arguments of the command that printed a file; [] if the file does not contain the command."""
     if format_ in ("csv", "json"):
         words = _of_records(text, format_).removeprefix(COMMAND)
     else:

@@ -1,4 +1,4 @@
-"""The records of a table for programs, as CSV and as JSON: whole, whatever columns are chosen."""
+"""The formats CSV and JSON: the full records of a table, for programs. Chosen columns have no effect on the records."""
 
 import csv
 import io
@@ -14,7 +14,7 @@ from reports.table.cost import shown
 
 
 def records(table: Table) -> list[dict[str, Any]]:
-    """One per row. A cost that no table prints by itself is there if the command's columns name it.
+    """Return one record per row. The record includes optional costs that the command's `columns` name.
 
     Raises UserError for a name that no column has.
     """
@@ -25,15 +25,15 @@ def records(table: Table) -> list[dict[str, Any]]:
     return [first | record(row, table, costs) | made for row in table.rows]
 
 
-# --- CSV for spreadsheets and programs: one line per row, numbers in full, no text that would run as a formula
+# --- CSV for spreadsheets and programs: one line per row, with all digits, and no text that would run as a formula
 
 
-# Also the full-width forms, which some spreadsheets read as their ASCII counterparts.
+# Characters that start a formula. Some spreadsheets read the full-width forms like the ASCII characters.
 _FORMULA = tuple("=+-@＝＋－＠")
 
 
 def render_csv(table: Table) -> str:
-    """The records of reports/table/build.py, one line each, under one line of names."""
+    """Return the records as CSV: one line of names, then one line per row."""
     lines = [dict(_flat(values, table.settings)) for values in records(table)]
     names = list(dict.fromkeys(name for line in lines for name in line))
     stream = io.StringIO()
@@ -44,13 +44,13 @@ def render_csv(table: Table) -> str:
 
 
 def text(value: object) -> str:
-    """One line of text; a leading apostrophe keeps spreadsheets from running it (CSV injection)."""
+    """Return one line of text. A leading apostrophe prevents that spreadsheets run it as a formula (CSV injection)."""
     clean = plain(value)
     return f"'{clean}" if clean.startswith(_FORMULA) else clean
 
 
 def _flat(values: Mapping[str, Any], settings: Iterable[str]) -> Iterator[tuple[str, Any]]:
-    """The record's nested parts as columns of their own; settings only as in the table: blank where as in base."""
+    """Yield the fields of a record, with published numbers and the table's settings as separate columns."""
     for name, value in values.items():
         if name == SPENT:
             continue
@@ -63,7 +63,7 @@ def _flat(values: Mapping[str, Any], settings: Iterable[str]) -> Iterator[tuple[
 
 
 def cell(value: Any) -> str:
-    """A value as text: numbers in full, nothing for None."""
+    """Return a value as text: numbers with all digits, "" for None."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -79,9 +79,9 @@ def cell(value: Any) -> str:
 
 
 def render_json(table: Table) -> str:
-    """Numbers in full; a cell without a number is null. Readable UTF-8, a lone surrogate as its JSON escape.
+    """Return the records as JSON: numbers with all digits, and null for a cell without a number.
 
-    The first object has the table's notes and warnings, each with its kind.
+    The first object has the table's notes and warnings, each with its kind. Lone surrogates become JSON escapes.
     """
     first, *others = records(table)
     notes = [("warning", text) for text in table.warnings] + [(note.kind, note.text) for note in table.footnotes]

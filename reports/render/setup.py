@@ -1,6 +1,6 @@
-"""`report --format setup`: the paragraph on the experimental setup, the reproducibility checklist, and what it cost.
+"""The format setup: a paragraph on the experimental setup, the reproducibility checklist, and the cost of the table.
 
-All of it is from what the runs recorded.
+All facts come from the records of the runs.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,7 +21,7 @@ from reports.table.notes import branch_in_words, imported, places
 from reports.table.provenance import code, corpus_name, device, software, typical
 from reports.table.settings import show, unexpected
 
-# Settings that the paragraph has words for.
+# Settings that the paragraph describes in words.
 _MODEL = ("model.num_layers", "model.d_model", "model.d_ff", "model.num_heads", "model.d_k", "model.d_v")
 _STEPS = ("training.train_steps", "training.warmup_steps", "training.tokens_per_batch")
 _ADAM = ("training.adam_beta1", "training.adam_beta2", "training.adam_epsilon")
@@ -30,7 +30,7 @@ _SAID = (*_MODEL, *_STEPS, *_ADAM, *_DATA, "model.dropout", "training.label_smoo
 
 
 def paragraph(table: Table) -> str:
-    """The section "Experimental setup" of a paper; a sentence is left out where one of its numbers is not recorded."""
+    """Return the section "Experimental setup" of a paper. Sentences with numbers that are not recorded are left out."""
     return " ".join(sentence for sentence in _sentences(table) if sentence)
 
 
@@ -51,7 +51,7 @@ def _sentences(table: Table) -> Iterator[str]:
         f"{branch_in_words(rows, parent_run, step)}, with the same seed."
         for (parent_run, step), rows in places(table).items()
     )
-    ours = base.run.config.setting_roles.frozen_defaults  # then it is a Transformer, whose settings have words
+    ours = base.run.config.setting_roles.frozen_defaults  # a built-in task, whose settings can be described in words
     yield from _transformer(base) if ours else ()
     row = next(row for row in table.rows if row.key == base.run.row)
     if row.num_params is not None:
@@ -88,7 +88,7 @@ def _transformer(base: Outcome) -> Iterator[str]:
 
 
 def _network(settings: Mapping[str, Any]) -> str:
-    """The layers: in words for the paper's, else as the lines of text that describe them."""
+    """Return a description of the layers: in words for the paper's Transformer, else the settings that define them."""
     encoder, decoder = settings["model.encoder"], settings["model.decoder"]
     count = settings["model.num_layers"]
     if (encoder, decoder) == (ModelConfig().encoder, ModelConfig().decoder):
@@ -166,22 +166,22 @@ def _took(outcomes: list[Outcome]) -> str:
 
 
 def trained(table: Table) -> list[Outcome]:
-    """Each training once, even if several rows share it; for an ensemble, its members."""
-    # a row's own outcome last: it has scores, which a member has not
+    """Return each finished training once, even if several rows share it. An ensemble stands for its members."""
+    # The outcome of a row replaces that of a member, because only the row's outcome has scores.
     outcomes = [*table.members, *(o for row in table.rows if not (row.ensemble or row.imported) for o in row.outcomes)]
     return list({o.run.run_id: o for o in outcomes if o.record is not None}.values())
 
 
 def distinct(texts: Iterable[str]) -> str:
-    """The texts that are not empty, each once, joined by semicolons."""
+    """Return the texts that are not empty, each once, joined by semicolons."""
     return "; ".join(dict.fromkeys(text for text in texts if text))
 
 
-# --- The reproducibility checklist: what reviewers ask, and what the runs recorded
+# --- The reproducibility checklist: questions of reviewers, and answers from the records of the runs
 
 
 def checklist(table: Table) -> list[tuple[str, str]]:
-    """(what reviewers' checklists ask, what the runs say)."""
+    """Return the questions of reviewers' checklists, each with the answer from the records of the runs."""
     outcomes = trained(table)
     parameters = "; ".join(f"{row.key} {row.num_params:,}" for row in table.rows if row.num_params is not None)
     no_device = "not recorded" if any(row.imported for row in table.rows) else "nothing is trained yet"
@@ -225,7 +225,7 @@ def _runtime(outcomes: list[Outcome]) -> str:
 
 
 def _ended_early(outcomes: Iterable[Outcome]) -> list[Earlier]:
-    """The attempts before the one that finished each training, without those that had finished it before."""
+    """Return the attempts that ended before each training was finished, without attempts that finished it earlier."""
     attempts = [one for outcome in outcomes if outcome.record for one in outcome.record.earlier_attempts]
     return [one for one in attempts if one.ended != "finished"]
 
@@ -260,7 +260,7 @@ def _dev_scores(table: Table) -> str:
 
 
 def _data_of(outcome: Outcome) -> str:
-    """The corpus that a run was trained on, and what it was scored on."""
+    """Return the training corpus of a run and the sets on which the run was scored, with their sizes."""
     pairs = outcome.record.data.train.kept if outcome.record else None
     inputs = ", ".join(f"{name} ({digest[:8]})" for name, digest in without_runs(outcome.run.spec.inputs).items())
     name = corpus_name(outcome) or inputs
@@ -281,7 +281,7 @@ def _hyperparameters(table: Table) -> str:
 
 
 def as_markdown(table: Table) -> str:
-    """The paragraph on the setup, the checklist, what the table cost, and all its notes, as Markdown."""
+    """Return the paragraph on the setup, the checklist, the cost of the table and all its notes, as Markdown."""
     from reports.render.markdown import escape
 
     lines = [f"{escape(table.bundle)}\n"] if table.bundle else []
@@ -294,11 +294,11 @@ def as_markdown(table: Table) -> str:
     return "\n".join(lines) + "\n"
 
 
-# --- What the table cost: in all, by row; how it is counted
+# --- The cost of the table and of its rows, and how it is counted
 
 
 def cost_lines(table: Table) -> list[tuple[str, str]]:
-    """(of what, its cost); [] while no attempt at a run has begun."""
+    """Return (name, cost) of the table and of each row; [] if no attempt at a run has started."""
     spent = table.spent
     if not spent.total.attempts:
         return []

@@ -1,7 +1,8 @@
-"""A table for a terminal: as many columns as its width holds, groups apart, colours where a cell needs attention.
+"""The format for a terminal: as many columns as fit, space between groups, and colours for cells that need attention.
 
-Columns that were named are all printed, and their texts broken into lines. Otherwise those that matter least are left
-out where it is narrow: the paper's numbers first, then costs, settings that no row changes, further metrics.
+If columns are named, all of them are printed, and long texts are broken into lines. Otherwise the least important
+columns are left out if they do not fit: first the paper's numbers, then costs, settings that no row changes, and
+further metrics.
 """
 
 import io
@@ -20,12 +21,12 @@ from reports.render.cells import Cell, Grid, Head, Line, plain
 from reports.render.printed import CHANGES, NAMES, PAPERS, Printed, printed
 from reports.results.table import Measure, Row, Table
 
-_LABEL = 24  # characters of a label that stand on one line
-_GAP = 2  # between columns
+_LABEL = 24  # maximum number of characters of a label on one line
+_GAP = 2  # number of spaces between columns
 
 
 def render(table: Table) -> str:
-    """Text without colours, as wide as the terminal (80 without one)."""
+    """Return the table as text without colours, for the width of the terminal (80 if there is no terminal)."""
     stream = io.StringIO()
     columns = shutil.get_terminal_size((80, 24)).columns
     Console(file=stream, width=columns, color_system=None, highlight=False).print(for_terminal(table, columns))
@@ -33,7 +34,7 @@ def render(table: Table) -> str:
 
 
 def for_terminal(table: Table, columns: int) -> RenderableType:
-    """Return the table for rich, fitted to `columns` characters; terminal control characters are removed from text."""
+    """Return the table for rich, at most `columns` characters wide. Control characters in texts are removed."""
     shown = printed(table, "terminal")
     keep = _fitting(shown, columns)
     kept = {shown.grid.heads[i].key for i in keep}
@@ -52,7 +53,7 @@ def for_terminal(table: Table, columns: int) -> RenderableType:
 
 
 def _claims(table: Table) -> RichTable:
-    """Each claim in a line, with what holds in the published numbers and here; how that was found is in the notes."""
+    """Return a table of claims: whether each holds in the published numbers and here. The notes have the details."""
     made = RichTable(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
     for head in ("claim", "published", "here"):
         made.add_column(Text(head), min_width=13, overflow="fold")
@@ -63,7 +64,7 @@ def _claims(table: Table) -> RichTable:
 
 
 def so_far(table: Table, columns: int, lines: int) -> RenderableType:
-    """The table alone, while it fills: its rows with a number, all of them if they stand on so many lines."""
+    """Return the table without notes, during training. Rows without a number are left out if the rows do not fit."""
     shown = printed(table, "terminal")
     keep = _fitting(shown, columns)
     if len(table.rows) + len({row.group for row in table.rows}) + 2 > lines:
@@ -74,7 +75,7 @@ def so_far(table: Table, columns: int, lines: int) -> RenderableType:
 
 
 def _fitting(shown: Printed, columns: int) -> list[int]:
-    """The columns to print."""
+    """Return the numbers of the columns to print."""
     grid, table = shown.grid, shown.table
     keep = [i for i, head in enumerate(grid.heads) if head.kind != "group"]
     if shown.choices.columns:
@@ -89,12 +90,12 @@ def _fitting(shown: Printed, columns: int) -> list[int]:
 
 
 def _importance(place: int, grid: Grid, table: Table) -> int:
-    """The least is left out first."""
+    """Return the importance of a column. Columns with the smallest importance are left out first."""
     head = grid.heads[place]
     metrics = list(dict.fromkeys(other.metric for other in grid.heads if other.role == "ours"))
     filled = [line for line in grid.lines if line.cells[place].text and line.row is not table.base_row]
     if head.kind == "label":
-        return 8 if 2 * len(filled) > len(grid.lines) else 3  # keys say it of a few rows
+        return 8 if 2 * len(filled) > len(grid.lines) else 3  # for a few rows, keys are enough
     if head.kind == "setting":
         return 5 if filled else 2
     if head.role in PAPERS:
@@ -116,7 +117,7 @@ def _of_cells(grid: Grid, place: int) -> int:
 
 
 def _head(grid: Grid, place: int) -> str:
-    """A head, over two lines where it is wider than what it stands above."""
+    """Return the text of a head, over two lines if it is wider than the cells below."""
     head = grid.heads[place]
     words = "" if head.kind in NAMES else plain(head.alone)
     return words.replace(" ", "\n", 1) if cell_len(words) > _of_cells(grid, place) else words
@@ -139,7 +140,7 @@ def _rich(shown: Printed, keep: Sequence[int]) -> RichTable:
         )
     for line in grid.lines:
         if not (line.row.outcomes or any(line.cells[i].text for i in keep if grid.heads[i].kind == "value")):
-            continue  # a published result whose number has no column here
+            continue  # a cited result whose numbers have no printed column
         if line.opens_group and made.row_count:
             made.add_row()
         made.add_row(*(_cell(line, grid.heads[i], line.cells[i], shown.table) for i in keep))

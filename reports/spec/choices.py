@@ -1,7 +1,7 @@
-"""[table] of a study file: how a table is printed. `ablations report` has options of the same names.
+"""The table [table] of a study file: how a table is printed. `ablations report` has options with the same names.
 
-A choice that is not made is None (or empty), so that choices can be laid over each other: the format's own defaults,
-then [table], then [table.FORMAT], then the command's. CSV and JSON are for programs, and always whole.
+A choice that is not made is None or empty. Later choices replace earlier ones in this order: the defaults of the
+format, [table], [table.FORMAT], the options of the command. The choices have no effect on CSV and JSON.
 """
 
 from collections.abc import Iterable
@@ -17,12 +17,12 @@ Names = tuple[Text, ...]
 
 
 def _for_every_column(value: Any) -> Any:
-    """digits = 2 stands for all metrics: {"": 2}."""
+    """Convert a number of digits for all metrics to a table: 2 becomes {"": 2}."""
     return {"": value} if isinstance(value, int) else value
 
 
 class Choices(StrictModel):
-    """The choice of what to print, and how."""
+    """The choices about what to print, and how."""
 
     columns: Names = Field(
         (), strict=False, description="columns to print, in this order: bleu, d_k, params, bleu.change …"
@@ -45,9 +45,9 @@ class Choices(StrictModel):
     wide: bool | None = Field(None, description="LaTeX: print across both columns of a page (table*)")
 
     def over(self, below: "Choices") -> "Choices":
-        """These choices, and those of `below` where none is made here.
+        """Return these choices, completed by those of `below`.
 
-        `plain` decides on published numbers too, unless the same layer says otherwise.
+        `plain` decides on published numbers too, unless these choices set `paper`.
         """
         made = {name: getattr(self, name) for name in Choices.model_fields}
         made = {name: value for name, value in made.items() if value not in (None, (), {})}
@@ -60,7 +60,7 @@ class Choices(StrictModel):
 
 
 class TableChoices(Choices):
-    """[table]: choices for every format, and for single ones."""
+    """The choices in [table]: for all formats, and for single formats."""
 
     paper_corpus: Names = Field(
         (),
@@ -79,7 +79,7 @@ class TableChoices(Choices):
         return (self.markdown, self.terminal, self.latex, self.html)
 
     def layers(self, format_: str) -> Iterable[Choices]:
-        """Those that hold in a format, the stronger ones last."""
+        """Return the choices that apply to a format. Later ones replace earlier ones."""
         of = getattr(self, format_, None)
         return (self, *((of,) if isinstance(of, Choices) else ()))
 

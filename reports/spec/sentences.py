@@ -1,7 +1,7 @@
-"""Results that others published, and sentences about numbers, as a study file or a paper writes them.
+"""Cited results and claims in a study file.
 
-A sentence has one of a few forms: "A-h1 is worse than base in bleu by at least 0.5". `parse` reads it, and `compared`
-finds the pairs of systems that it compares. Their numbers are compared in reports/table/claims.py.
+A claim is a sentence with one of a few forms, such as "A-h1 is worse than base in bleu by at least 0.5". `parse` reads
+the sentence, and `compared` finds the pairs of systems that it compares. reports/table/claims.py compares the numbers.
 """
 
 import re
@@ -15,7 +15,7 @@ from experiments.labels import Key, Text
 from experiments.messages import suggestion
 from model.strict import StrictModel
 
-ALL_CITED = "cited"  # in a sentence: all cited results of the group of its first name
+ALL_CITED = "cited"  # name in a claim for all cited results in the group of the claim's first name
 FORMS = (
     "A is better than B in bleu",
     "A is worse than B, C in bleu by at least 0.5",
@@ -37,23 +37,26 @@ _System = TypeVar("_System")
 
 @dataclass(frozen=True)
 class Comparison:
-    """A sentence: in each of its pairs the first is better than the second by `bound`, or within it.
+    """A parsed claim about pairs of systems: the first is better than the second by `bound`, or within `bound` of it.
 
-    Better is by the direction of the column, and less of a cost. Of a column compared by logarithms the bound is one of
-    logarithms, as Δ is.
+    "Better" is the direction of the column; a smaller cost is better. For a logarithmic column, the bound is a
+    difference of logarithms, like Δ.
     """
 
-    subjects: tuple[str, ...]  # names as written: of rows, groups and cited results
-    others: tuple[str, ...]  # none: monotone
-    number: str  # what is compared
+    subjects: tuple[str, ...]  # names of rows, groups and cited results, as written
+    others: tuple[str, ...]  # names of the systems that the subjects are compared with; () if monotone
+    number: str  # name of the compared column or cost
     bound: float = 0.0
-    strict: bool = False  # more than the bound, not at least
-    factor: bool = False  # the bound is of the ratio
-    within: bool = False  # the difference is at most the bound, in either direction
-    worse: bool = False  # of the sentence's form: the others are the better ones
+    strict: bool = False  # whether the difference must be more than the bound, not at least the bound
+    factor: bool = False  # whether the bound is a ratio
+    within: bool = False  # whether the difference may be at most the bound, in either direction
+    worse: bool = False  # whether the sentence says that the subjects are worse
 
     def pairs(self, subjects: Sequence[_System], others: Sequence[_System]) -> Iterator[tuple[_System, _System]]:
-        """Yield the pairs to compare: each monotone row with the one before it, else every subject with every other."""
+        """Yield the pairs to compare, the better system first.
+
+        If the claim is "monotone", each system is compared with the one before it, else every subject with every other.
+        """
         if not self.others:
             yield from zip(subjects[1:], subjects, strict=False)
             return
@@ -62,7 +65,7 @@ class Comparison:
 
 
 def parse(sentence: str) -> Comparison:
-    """Read a sentence. Raises ValueError with the forms for one that has none of them."""
+    """Parse the sentence of a claim. Raises ValueError, with the list of forms, if it has none of the forms."""
     found = _SENTENCE.fullmatch(" ".join(sentence.split()).removesuffix("."))
     relation = (found["relation"] or "") if found else ""
     by_fits = found is None or found["by"] is None or relation in ("better than", "worse than")
@@ -107,7 +110,7 @@ class Cited(StrictModel):
 
 
 class Claim(StrictModel):
-    """A sentence about numbers, checked in the published ones and in what was run here."""
+    """A claim about numbers, which is checked in the published numbers and in the study's runs."""
 
     text: Text = Field("", description="sentence of the paper, with its place")
     check: Annotated[Text, AfterValidator(_sentence)] = Field(
@@ -116,15 +119,15 @@ class Claim(StrictModel):
 
 
 class DeclaredRow(Protocol):
-    """A row of a study, as far as sentences name it."""
+    """A row of a study, with the fields that claims need."""
 
     @property
     def key(self) -> str:
-        """The row's name."""
+        """The row's key."""
 
     @property
     def group(self) -> str:
-        """The group of the row; "" for none."""
+        """The group of the row; "" if it has none."""
 
     @property
     def paper(self) -> Mapping[str, float]:
@@ -132,17 +135,17 @@ class DeclaredRow(Protocol):
 
 
 class System(NamedTuple):
-    """The system that a name in a sentence refers to."""
+    """The system to which a name in a claim refers."""
 
     name: str
-    row: str  # key of the row that it is, or that stands for it here; "": none
+    row: str  # key of the row that runs this system in the study; "" if no row does
     published: Mapping[str, float]
 
 
 def systems(names: Iterable[str], group: str, rows: Sequence[DeclaredRow], cited: Sequence[Cited]) -> Iterator[System]:
-    """The rows and cited results of a sentence's names. Raises ValueError for a name that nothing has.
+    """Yield the systems to which names in a claim refer. Raises ValueError for an unknown name.
 
-    group: of the sentence's first name, whose cited results ALL_CITED means.
+    group: the group whose cited results ALL_CITED stands for.
     """
     keys = {row.key: row for row in rows}
     named = {entry.key: entry for entry in cited if entry.key}
@@ -166,7 +169,7 @@ def systems(names: Iterable[str], group: str, rows: Sequence[DeclaredRow], cited
 def compared(
     comparison: Comparison, rows: Sequence[DeclaredRow], cited: Sequence[Cited]
 ) -> list[tuple[System, System]]:
-    """The pairs of a sentence in a study. Raises ValueError for names that nothing has, or that make no pair."""
+    """Return the pairs of systems that a claim compares. Raises ValueError for unknown names or if there is no pair."""
     of = {row.key: row.group for row in rows} | {entry.key or "": entry.group for entry in cited if entry.key}
     group = of.get(comparison.subjects[0], "")
     sides = (list(systems(names, group, rows, cited)) for names in (comparison.subjects, comparison.others))

@@ -1,6 +1,7 @@
-"""The declaration of a table: its rows with their runs, and how they are labelled, compared and printed.
+"""The specification of a table: its rows with their runs, and how they are labelled, compared and printed.
 
-`ablations` makes it from a study and its plan (ablations/planning/declare_table.py); reports read nothing else of them.
+`ablations/planning/declare_table.py` makes the specification from a plan. Reports read nothing else of studies and
+plans.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,30 +15,30 @@ from experiments.tasks.columns import Column
 from reports.spec.choices import TableChoices
 from reports.spec.sentences import Cited, Claim
 
-CODE_LINES = "code_lines"  # a column that a study with rows that change code may name: the size of the change
+CODE_LINES = "code_lines"  # name of a column that a study may print: the size of a row's code change in lines
 
 
 class Note(NamedTuple):
-    """A line under a table, with what it is about."""
+    """A note under a table."""
 
     text: str
-    kind: Literal["sign", "gap", "test", "setup", "cost", "study"] = "setup"  # gap: of missing or doubtful numbers
-    part: str = ""  # of a column, without which it has nothing to explain: "change", "paper"
+    kind: Literal["sign", "gap", "test", "setup", "cost", "study"] = "setup"  # gap: about missing or doubtful numbers
+    part: str = ""  # if "change" or "paper": print the note only with such columns
 
 
-KINDS = {"none": ("gap",), "short": ("sign", "gap")}  # the kinds that a choice prints; "full": all
+KINDS = {"none": ("gap",), "short": ("sign", "gap")}  # choice of notes → kinds that it prints; "full" prints all
 
 
 @dataclass(frozen=True)
 class TableRun:
-    """A run whose numbers a table shows, or which such a run reads."""
+    """A run whose numbers a table shows, or whose checkpoints such a run reads."""
 
-    row: str  # key of its row
+    row: str  # key of the run's row
     spec: RunSpec
     config: TaskConfig  # the settings of `spec`, validated
-    store_state: RunState  # when the table was planned
+    store_state: RunState  # the state when the table was planned
     evaluations: tuple[EvaluationSpec, ...] = ()
-    added: Mapping[str, Any] = field(default_factory=dict)  # settings of an own task that the run was trained without
+    added: Mapping[str, Any] = field(default_factory=dict)  # settings that the user's task had not yet at training
 
     @property
     def run_id(self) -> str:
@@ -70,51 +71,51 @@ class RowSpec:
     paper: Mapping[str, float] = field(default_factory=dict)  # published numbers
     declared: Mapping[str, Any] = field(default_factory=dict)  # settings of the row, before a profile scales them
     overrides: Mapping[str, Any] = field(default_factory=dict)  # changes from base, after scaling
-    facts: Mapping[str, Any] = field(default_factory=dict)  # values beside the settings that it prints
+    facts: Mapping[str, Any] = field(default_factory=dict)  # values that are printed as columns and are not settings
     changes_code: bool = False
-    diff: str = ""  # how its code differs from base's
-    runs: tuple[TableRun, ...] = ()  # one for each seed, or one ensemble; none: the row is not selected
+    diff: str = ""  # difference between the row's code and base's code
+    runs: tuple[TableRun, ...] = ()  # one run for each seed, or one ensemble; () if the row is not selected
 
 
 @dataclass(frozen=True)
 class TableSpec:
-    """A table before any result is read."""
+    """A table without its results."""
 
-    name: str  # of the study
+    name: str  # name of the study
     title: str
     task: str
     profile: str
     rows: tuple[RowSpec, ...]  # all rows of the study, in its order
-    members: tuple[TableRun, ...] = ()  # trainings that ensembles and branches among the runs read, each once
-    metrics: tuple[Column, ...] = ()  # columns of measured numbers; set "*" stands for every evaluated set
-    heads: Mapping[str, str] = field(default_factory=dict)  # settings printed as columns → heads; none: all that vary
-    factors: Mapping[str, str] = field(default_factory=dict)  # `heads`, or all settings that rows declare → heads
-    tuned: tuple[str, ...] = ()  # settings that tuning found, row by row
+    members: tuple[TableRun, ...] = ()  # the trainings that ensembles and branches read, each once
+    metrics: tuple[Column, ...] = ()  # columns of measured numbers; the set "*" stands for every evaluated set
+    heads: Mapping[str, str] = field(default_factory=dict)  # setting to print → column head; {} for all that vary
+    factors: Mapping[str, str] = field(default_factory=dict)  # `heads`, or else setting of a row → column head
+    tuned: tuple[str, ...] = ()  # settings that tuning found for the rows
     paper_keys: tuple[str, ...] = ()  # names of the published numbers that columns can print
     base: str | None = None  # key of the row without changes
-    groups: tuple[str, ...] = ()  # compared within themselves; none: all rows together
-    pivot: Mapping[str, str] = field(default_factory=dict)  # group → head, where groups are printed as columns
-    published: Mapping[str, str] = field(default_factory=dict)  # numbers that only the paper has: name → head
-    sustained_flops: Mapping[str, float] = field(default_factory=dict)  # per second, by a part of a device's name
+    groups: tuple[str, ...] = ()  # groups whose rows are compared only with each other; () for all rows together
+    pivot: Mapping[str, str] = field(default_factory=dict)  # group → column head, if groups are printed as columns
+    published: Mapping[str, str] = field(default_factory=dict)  # published number that no run measures → column head
+    sustained_flops: Mapping[str, float] = field(default_factory=dict)  # part of a device's name → FLOPs per second
     choices: TableChoices = field(default_factory=TableChoices)
-    bold: str = "best"  # "undistinguished" adds the rows that a test cannot tell from the best
+    bold: str = "best"  # "undistinguished": rows that a test does not distinguish from the best are bold too
     cited: tuple[Cited, ...] = ()
     claims: tuple[Claim, ...] = ()
-    notes: tuple[Note, ...] = ()  # of the study, its rows and the plan
-    sections: Mapping[str, Any] = field(default_factory=dict)  # tables of the study that extras read
+    notes: tuple[Note, ...] = ()  # notes of the study, its rows and the plan
+    sections: Mapping[str, Any] = field(default_factory=dict)  # tables of the study file that extras read
     paper_sizes: bool = True  # whether the profile leaves all sizes as the study declares them
 
     @property
     def runs(self) -> list[TableRun]:
-        """The runs of all rows, by row."""
+        """The runs of all rows, in the order of the rows."""
         return [run for row in self.rows for run in row.runs]
 
     @property
     def trainings(self) -> list[TableRun]:
-        """All runs, and the members that are not among them."""
+        """All runs, and the members that are not in `runs`."""
         known = {run.run_id for run in self.runs}
         return [*self.runs, *(member for member in self.members if member.run_id not in known)]
 
     def members_of(self, run: TableRun) -> Sequence[TableRun]:
-        """The members of an ensemble, by seed; none for a training."""
+        """Return the members of an ensemble, in the order of their seeds; [] for a training."""
         return [member for member in self.members if member.run_id in run.spec.members]

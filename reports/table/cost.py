@@ -247,7 +247,7 @@ def _measurements(table: Table) -> Iterator[Cost]:
 def shown(table: Table, named: Collection[str] = ()) -> list[Cost]:
     """Return the costs that the table prints.
 
-    These are costs with `always`, costs of which the rows have published numbers, and costs in `named`. A name in
+    These are costs with `always`, costs with published numbers in the rows, and costs in `named`. A name in
     `named` that is also the name of a setting or a metric does not refer to a cost.
     """
     published = {name for row in table.rows for name, value in row.paper.items() if value is not None}
