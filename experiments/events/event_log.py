@@ -21,7 +21,7 @@ FILE = "events.jsonl"
 NOT_FSYNCED = ("metrics", "progress")
 ENDS = ("finished", "failed", "preempted", "ended")  # the last event of an attempt whose end is known
 PROGRESS_EVERY_S = 1.0
-LAST_BYTES = 1 << 13  # bytes to read from the end of a file first when searching its last event
+LAST_BYTES = 1 << 13  # number of bytes that `last_event` first reads from the end of a file
 
 
 class EventWriter:

@@ -150,7 +150,7 @@ _KINDS: dict[str, dict[str, Any]] = {
     "restarted": {"why": str},
     # Values of the training curve.
     "metrics": {"step": Required[Step], "metrics": Required[dict[str, Number]]},
-    # The curves of these metrics follow again from their first point, because a study changed the pattern for them.
+    # The curves of these metrics follow again from their first point: a study now extracts them with another pattern.
     "redrawn": {"metrics": Required[list[str]]},
     # Progress of work without steps; at most one per second.
     "progress": {"what": Required[str], "done": Number, "total": Number},

@@ -357,8 +357,8 @@ def write_views(client: Any, views: Iterable[MlflowRunView], known: Iterable[Any
 
 def _content(view: MlflowRunView) -> str:
     """Return a digest of a view, without ids that differ between databases."""
-    told = asdict(view) | {"points": repr(view.points)}  # as text, because values may not be finite
-    return digest({name: value for name, value in told.items() if name not in ("experiment", "parent")})
+    shown = asdict(view) | {"points": repr(view.points)}  # as text, because values may not be finite
+    return digest({name: value for name, value in shown.items() if name not in ("experiment", "parent")})
 
 
 def _write(client: Any, view: MlflowRunView, content: str) -> str:

@@ -151,10 +151,10 @@ def _described(table: Table) -> str:
     """Return the description of a table's experiment in MLflow."""
     parts = [
         f"**{table.title}** (study `{table.study}`)" if table.title else f"Study `{table.study}`",
-        "A run named like a row has its means over seeds, under the table's heads, their standard deviation (`… sd`) "
-        "and the change from base (`Δ…`; of the natural logarithm for perplexity). Runs named `row · seed` were "
-        "trained. The run named like the table has the whole of it as its description, and files for papers among its "
-        "artifacts.",
+        "A run named after a row has the means over seeds under the table's column names, their standard deviations "
+        "(`… sd`), and the change from base (`Δ…`; of the natural logarithm for perplexity). Runs named `row · seed` "
+        "were trained. The run named after the table has the full table as its description, and files for papers among "
+        "its artifacts.",
         f"Latest table: {table.latest}.",
     ]
     return "\n\n".join(parts)[:DESCRIPTION_LENGTH]

@@ -55,7 +55,7 @@ def rebuild(store: Store, runs: Iterable[TrackedRun]) -> list[str]:
 
 
 def lacking(store: Store) -> dict[str, bool]:
-    """Return the finished runs that are missing or out of date in MLflow. The value is True for a run out of date.
+    """Return the finished runs that are missing in MLflow (value False) or out of date there (value True).
 
     A run is missing if an import or a coordinator was killed before it wrote the run. A run is out of date if its rows,
     its result or its scores have changed since. Runs that the user deleted in MLflow do not count as missing.

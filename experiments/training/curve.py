@@ -62,7 +62,10 @@ class Curve:
         return step % EVERY_STEPS == 0 or time.perf_counter() - self._since >= EVERY_S
 
     def flush(self, learning_rate: float) -> None:
-        """Wait for the device and emit one point. Raises Diverged if the loss of one of its steps is not finite."""
+        """Wait for the device and emit one point.
+
+        Raises Diverged if the loss of a step since the last point is not finite.
+        """
         if not self._waiting:
             return
         sums = self._add_up(torch.stack([torch.stack((loss, nll)) for _, loss, nll, _ in self._waiting])).tolist()

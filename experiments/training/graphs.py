@@ -160,7 +160,7 @@ class Graphs:
         return sums
 
     def _agree(self, eager: Gradients, replayed: Gradients) -> bool:
-        """Return whether gradients are equal if `exact`, or else differ by at most TOLERANCE."""
+        """Return whether eager and replayed gradients agree: bit for bit if `exact`, else within TOLERANCE."""
         pairs = list(zip(eager, replayed, strict=True))
         if any((one is None) != (other is None) for one, other in pairs):
             return False

@@ -65,10 +65,10 @@ class Group:
 
     def of_rank_0(self, *values: float) -> list[float]:
         """Return the values on rank 0."""
-        said = torch.tensor(values, dtype=torch.float64)
+        sent = torch.tensor(values, dtype=torch.float64)
         if self.size > 1:
-            dist.broadcast(said, 0, group=self.control)
-        return [float(value) for value in said.tolist()]
+            dist.broadcast(sent, 0, group=self.control)
+        return [float(value) for value in sent.tolist()]
 
 
 # --- Start the ranks of a run

@@ -224,7 +224,7 @@ class Training:
         return sums
 
     def _eager(self, inputs: Inputs) -> Tensor:
-        """Add the gradients of the loss of a micro-batch, divided by the last input. Return (Σ loss, Σ nll)."""
+        """Add the gradients of a micro-batch's loss, divided by the last of the inputs. Return (Σ loss, Σ nll)."""
         *given, share = inputs
         narrow = self._narrow
         with narrow.used() if narrow else contextlib.nullcontext(), self.device.autocast():

@@ -28,8 +28,8 @@ def train(
 ) -> dict[str, Any]:
     """Train to the last step, from the newest checkpoint of this run if there is one. Return facts for the record.
 
-    batches: a pure function of the step, counted from 1. It returns the step's micro-batches on the CPU, only the share
-    of this process if there are several. A thread calls it ahead of the step.
+    batches: a pure function of the step, counted from 1. It returns the step's micro-batches on the CPU. If several
+    processes train together, it returns only the share of this process. A thread calls it ahead of the step.
     evaluate: a function that returns the metrics of the dev set. Its "perplexity" decides which checkpoint is the best.
     It is called with the model in eval mode, at the steps of `training.measures`.
 

@@ -39,13 +39,13 @@ from experiments.data.corpora.phrases import (
 )
 from experiments.identity import digest
 
-VERSIONS = (1, 2)  # the pairs of a version never change: a test compares their hashes
+VERSIONS = (1, 2)  # versions of the corpus, each with different pairs
 SPLITS = {"train": 0, "dev": 300, "test": 300}  # number of pairs; the caller chooses the size of train
 _SEEDS = {"held out": 20_170_612, "train": 20_171_206}
 
 Pair = tuple[str, str]
 # The revision of each version whose sentences have changed since it was introduced. The revision is part of the
-# corpus's identity. Increment it if any sentence changes; a test compares the sentences' hashes.
+# identity of the corpus. Increment it if any sentence changes. A test compares hashes of the sentences.
 REVISIONS = {2: 2}
 
 
@@ -241,7 +241,7 @@ def phrase(dice: Dice, letters: str, owner: Phrase | None = None, depth: int = 0
 
 
 def _with_relative_clause(dice: Dice, base: Phrase) -> Phrase:
-    """Add a relative clause to a phrase. The relative pronoun is its subject or its accusative object."""
+    """Add a relative clause to a phrase. The relative pronoun is the subject or accusative object of the clause."""
     who = relative_pronoun(base)
     if base.letter in "ha" and dice.chance(55):
         inner = build(content(dice, who, depth=1))

@@ -156,7 +156,7 @@ def listed(names: Sequence[str]) -> str:
 
 
 def refuse_no_folder(folder: Path, expected: str) -> None:
-    """Raise UserError if the corpus folder does not exist. expected: description of a valid folder, for the message."""
+    """Raise UserError unless the path of a corpus is a folder. expected: valid folders, for the message."""
     if not folder.is_dir():
         what = "is not a folder" if folder.exists() else "does not exist"
         raise UserError(f'The corpus folder {folder} {what}. data.corpus (--corpus) is "builtin" or {expected}.')

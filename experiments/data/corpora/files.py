@@ -1,4 +1,4 @@
-"""Read text files, plain or .gz, and compute fingerprints of their content. Imports no torch.
+r"""Read text files, plain or .gz, and compute fingerprints of their content. Imports no torch.
 
 A line ends only at "\n". (`str.splitlines` also breaks at U+2028, U+0085 and six more characters, which occur in real
 text.) A "\r" before the "\n" belongs to the line end and is removed. A byte order mark at the start is removed, too.

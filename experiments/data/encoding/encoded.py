@@ -61,7 +61,7 @@ class EncodedSet:
 
 
 class EncodedCorpus:
-    """An encoded corpus, as runs read it."""
+    """An encoded corpus in a store, opened for reading."""
 
     def __init__(self, folder: Path, facts: dict[str, Any]) -> None:
         self.folder = folder

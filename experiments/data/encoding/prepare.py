@@ -160,7 +160,7 @@ class Encoder:
             dropped = {"dropped_empty": self.dropped_empty, "dropped_long": self.dropped_long}
             return {"pairs": self.read, "kept": self.kept, **dropped, **sides}
         [facts] = sides.values()
-        pieces = facts["pieces"] + 1  # the last EOS
+        pieces = facts["pieces"] + 1  # the final EOS counts
         return {"lines": self.kept, "bytes": self._bytes, "characters": facts["characters"], "pieces": pieces}
 
     def _side_facts(self, side: str) -> dict[str, Any]:

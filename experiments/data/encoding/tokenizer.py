@@ -113,9 +113,9 @@ def train_tokenizer(lines: Iterable[str], data: DataConfig, path: Path, what: st
 
 
 def _mark(data: DataConfig) -> bytes:
-    """Return the prefix of a model file whose pieces a class of this module finds; b"" if SentencePiece finds them.
+    """Return the prefix of the model file if a class of this module segments the text, or b"" if SentencePiece does.
 
-    For running text, only "wordpiece" has a prefix: in other units, SentencePiece encodes unknown text as bytes.
+    For running text, only "wordpiece" has a prefix: for other units, SentencePiece encodes unknown text as bytes.
     """
     if data.units == "wordpiece":
         return GREEDY

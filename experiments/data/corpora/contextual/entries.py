@@ -58,7 +58,7 @@ class Adjective(NamedTuple):
     trade: str
 
     def stem(self, noun: Noun) -> str:
-        """Return the German stem that goes with a noun."""
+        """Return the German stem of the adjective for use with a noun."""
         return {"n": self.outdoors, "t": self.trade}.get(noun.classes, self.of_persons)
 
 
