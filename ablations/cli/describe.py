@@ -94,7 +94,8 @@ def _new_from(name: str, script: str, folder: Path, ask: bool) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         write_bytes(file.absolute(), study.text.encode())
     try:
-        nowhere = Path(tempfile.gettempdir()) / f"no-store-{uuid.uuid4().hex}"  # no store: all runs are missing
+        # No store exists at this path, so all runs are planned as missing.
+        nowhere = Path(tempfile.gettempdir()) / f"no-store-{uuid.uuid4().hex}"
         chosen = choose(str(file), Selectors(store=nowhere))
         refuse(chosen, wanted(chosen.plan, "keep"))
     except BaseException as error:
@@ -238,7 +239,10 @@ def _row(one: LayerType) -> tuple[str, ...]:
 
 
 def _times(times: Times) -> list[str]:
-    """Return one table of times per width, and the lengths at which self-attention becomes slower or faster."""
+    """Return the lines on the measured times.
+
+    They contain one table per width, and the lengths at which self-attention and another sub-layer take equally long.
+    """
     lines = []
     for width, first in times.rounds["self_attention"].items():
         rows = [(f"d = {width}, ms a sequence", *(f"n={length}" for length in first))]

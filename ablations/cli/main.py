@@ -25,7 +25,7 @@ from model.extensions import ExtensionError
 
 
 class Verbs(terminal.VerbsWithHelp):
-    """The group of all verbs.
+    """The command group of all verbs.
 
     The module of a verb is imported only when the verb is called, because importing all of them takes a second.
     """
@@ -89,7 +89,7 @@ def ablations(
 
 
 RIGHTS, SPACE = "Check its owner and its permissions.", "Free some space, or name another disk."
-DISK = {  # error of the file system, which is never a bug of this program → advice for the user
+DISK = {  # errno of an error that is not a bug of this program → advice for the user
     errno.EACCES: RIGHTS,
     errno.EPERM: RIGHTS,
     errno.EROFS: "Name a folder on another disk.",

@@ -116,11 +116,11 @@ def generate(
 
 
 def _use_of(task: str) -> Use:
-    """Return how the models of a task are used.
+    """Return the `Use` of a task's models.
 
     Returns TRANSLATE for an unknown task, for a user's function, and for a task that declares no use.
     """
-    own_function = ":" in task  # a user's function, not imported only because a file names it
+    own_function = ":" in task  # a user's function, which must not be imported just because a file names it
     return (load_task(task).use if task and not own_function else None) or TRANSLATE
 
 
@@ -133,7 +133,7 @@ def _task_of(model: Path) -> str:
 
 
 def _refuse(given: Translating | Writing, what: str, more: Sequence[str] = ()) -> None:
-    """Raises UserError for options that the model does not read."""
+    """Raise UserError if an option was given that the model does not use."""
     usual = type(given)()
     names = [name for name, value in vars(given).items() if value != getattr(usual, name)]
     if unread := [*more, *(f"--{name.replace('_', '-')}" for name in names)]:

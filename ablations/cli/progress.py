@@ -32,7 +32,7 @@ from reports.results.table import Table
 
 PLAIN_EVERY_S = 2.0  # minimum seconds between plain lines; a line is printed only if something has changed
 PLAIN_SILENT_S = 600.0  # seconds after which a plain line is printed even if nothing has changed
-SO_FAR_S = 120.0  # seconds until the partial table is printed first without a terminal; each later wait doubles
+SO_FAR_S = 120.0  # without a terminal: seconds until the partial table is first printed, doubled after each print
 BUILDING = 0.05  # maximum share of the time spent on building the partial table, in the coordinator's process
 BAR = 20  # width of a bar in characters
 STOPPING = f"stopping after checkpoints, within {duration(GRACE_S)} (press Ctrl-C again to stop at once)"
@@ -74,7 +74,7 @@ class Live:
         self._counts: dict[State, int] = {}
         self._shown: RenderableType = ""  # the partial table
         self._finished = 0  # finished runs when the partial table was built
-        self._next_table_s = 0.0 if self._console.is_terminal else SO_FAR_S  # seconds since the start
+        self._next_table_s = 0.0 if self._console.is_terminal else SO_FAR_S  # due time in seconds since the start
 
     def __enter__(self) -> Self:
         if self._console.is_terminal:

@@ -101,9 +101,9 @@ def _no_longer(table: Selected, plan: Plan) -> list[str]:
 
 
 def _of_runs(store: Store, queue: Queue, command: str, only: set[str]) -> list[str]:
-    """Return the lines on the runs `only` of the queue, except finished runs, which `_of_plan` counts.
+    """Return the lines on the queued runs whose run_ids are in `only`. command: the command that trains them.
 
-    command: the command that trains the waiting runs.
+    Finished runs are left out, because `_of_plan` counts them.
     """
     waiting = [row for row in queue.rows(State.WAITING, queue.counts()[State.WAITING]) if row.run_id in only]
     lines = _notes(queue, store.coordinator(), (SHARING,)) if queue.counts()[State.RUNNING] else []

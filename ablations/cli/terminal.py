@@ -76,7 +76,7 @@ def for_data() -> TextIO:
 
 
 def print_json(value: Any) -> None:
-    """Print a value as indented JSON, without escapes for letters. NaN and infinity, which JSON lacks, become null."""
+    """Print a value as indented JSON with unescaped non-ASCII characters. NaN and infinity become null."""
     print(json.dumps(_finite(value), indent=1, ensure_ascii=False, allow_nan=False))
 
 
@@ -103,7 +103,7 @@ def say(line: str) -> None:
 
 
 def aligned(lines: Sequence[Sequence[str]], left: Collection[int] = (0,)) -> list[str]:
-    """Return lines of text with their cells padded to aligned columns.
+    """Pad the cells of all lines, so that the columns are aligned. Return the lines as text.
 
     left: indices of the columns that are aligned at the left. The other columns are aligned at the right.
     """
@@ -146,8 +146,8 @@ class VerbsWithHelp(Help, TyperGroup):
 
 
 DONE = 0
-# A run failed or was left in the queue by `work --drain`, a verified table has changed, a table has gaps under
-# --strict, or this program has a bug.
+# A run failed or stayed in the queue, a row failed in a dry run, a verified table has changed, a table has gaps under
+# --strict, `ui --rebuild` could not write a run, or this program has a bug.
 FAILED = 1
 MISTAKE = 2  # a mistake of the user
 INTERRUPTED = 128  # the exit code is this number plus the number of the signal

@@ -180,7 +180,7 @@ def _lines(table: Printed) -> Iterator[RowLine]:
 
 
 def _heads(table: Printed) -> dict[str, str]:
-    """Return short heads of the columns by key: `BLEU dev` and `BLEU test`, or `BLEU` if dev is the only set."""
+    """Return a short head for each key of a column: `BLEU dev` and `BLEU test`, or `BLEU` if dev is the only set."""
     bare = {column.key: column.header.removesuffix(f" ({column.set})") for column in table.listed}
     alone = {column.set for column in table.listed} == {"dev"}
     return _distinct({c.key: bare[c.key] if alone else f"{bare[c.key]} {c.set}" for c in table.listed})

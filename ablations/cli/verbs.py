@@ -33,7 +33,7 @@ class Verb(NamedTuple):
 @cache
 def _docstrings(module: str) -> Mapping[str, str]:
     found = find_spec(module)
-    if found is None or found.origin is None:  # its package is missing, which a call of the verb reports
+    if found is None or found.origin is None:  # the package is missing; a call of the verb reports this
         return {}
     tree = ast.parse(Path(found.origin).read_text(encoding="utf-8"))
     return {node.name: ast.get_docstring(node) or "" for node in tree.body if isinstance(node, ast.FunctionDef)}
@@ -41,7 +41,7 @@ def _docstrings(module: str) -> Mapping[str, str]:
 
 DESCRIBE, RUN, PRINT = "Describe a table", "Train its rows", "Print, check and share it"
 MODELS, STORE = "Use trained models", "Look into a store, and keep it in order"
-CORE = {  # by name, in the order of --help
+CORE = {  # verbs by name, in the order of --help
     "studies": Verb("ablations.cli.describe:studies", DESCRIBE, "studies"),
     "new": Verb("ablations.cli.describe:new", DESCRIBE, "new my_study"),
     "settings": Verb("ablations.cli.describe:settings", DESCRIBE, "settings translation"),

@@ -104,7 +104,8 @@ def turns(chosen: Selected, plan: Plan) -> Callable[[PlannedRun], int]:
     places = _places(plan, chosen.columns)
 
     def turn(run: PlannedRun) -> int:
-        # Order by the place of the seed in its row, then by the place of the row. A tuning trial is not in the plan.
+        # Order by the place of the seed in its row, then by the place of the row. A trial of tuning is not in the plan
+        # and gets 0.
         return sum(seed < run.seed for seed in seeds.get(run.row, ())) * (len(places) + 1) + places.get(run.row, 0)
 
     return turn
@@ -223,7 +224,10 @@ def _renewed(store: Store, run: PlannedRun, code: Mapping[str, str] | None) -> d
 
 
 def _shorter(store: Store, run: PlannedRun) -> list[str]:
-    """Return runs of the same schedule with fewer steps, longest first. This run may continue their checkpoints."""
+    """Return the runs of the same schedule with fewer steps, longest first.
+
+    The planned run may continue from the checkpoints of these runs.
+    """
     mine, steps = run.spec.lineage, run.spec.steps
     if steps is None or not run.config.roles().not_in_lineage:
         return []
@@ -236,14 +240,14 @@ def _shorter(store: Store, run: PlannedRun) -> list[str]:
 
 
 def _describe(store: Store, run: PlannedRun, row: TableRow) -> None:
-    """Write runs/<run_id>/config.json, which describes the run to a reader of the folder. row: the first row."""
+    """Write runs/<run_id>/config.json, which describes the run to a reader of the folder. row: its first row."""
     record = {**run.spec.portable.to_json(), "row": asdict(row)}
     path = store.run_folder(run.run_id) / CONFIG
     path.parent.mkdir(parents=True, exist_ok=True)
     write_json(path, record)
 
 
-# --- Finished runs that are trained, scored or read again, and the cost
+# --- Finished runs that are trained, scored or read again, and the cost of this work
 
 
 def renewed(runs: Iterable[PlannedRun], stale: str) -> list[PlannedRun]:

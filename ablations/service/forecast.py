@@ -106,18 +106,18 @@ def forecast(
 
 
 def why_unknown(runs: Iterable[PlannedRun]) -> str:
-    """Return the text to print if the store has no measurement of similar runs: how the time becomes known."""
+    """Return a text for the user on how an unknown time becomes known: by a measurement, or by a finished run."""
     if any(run.spec.cost and run.spec.own_steps for run in runs):
         return "unknown; measure it with `ablations plan … --measure`, which trains a few steps"
     return "unknown until a run has finished"
 
 
 def measure(chosen: Selected, runs: Sequence[PlannedRun], slot: Slot, progress: Progress) -> None:
-    """Train a few steps of each row with another cost or precision on one slot, and record the speeds in the store.
+    """Measure the speed of each distinct cost and precision of the rows, and record the speeds in the store.
 
-    The cheapest and the most expensive row of each precision are measured first. The other rows are measured until
-    PROBED_S has passed; the speeds of the remaining rows are interpolated. Raises UserError if the task does not
-    predict the cost of runs.
+    A measurement trains a few steps on one slot. The cheapest and the most expensive row of each precision are measured
+    first. The other rows are measured until PROBED_S has passed. The speeds of the remaining rows are interpolated.
+    Raises UserError if the task does not predict the cost of runs.
     """
     prepare(chosen, runs, progress)
     slot = seats(chosen, chosen.plan, runs, [slot])[0]  # a slot with as many threads as a run gets
@@ -302,15 +302,15 @@ def short_spec(run: PlannedRun, steps: int = PROBE_STEPS) -> RunSpec:
 class Noise:
     """A column's spread between the seeds of base.
 
-    The spread and the differences of a logarithmic column are those of logarithms; values and mean are not.
+    The spread and the differences of a logarithmic column are in logarithms. Values and mean are in its unit.
     """
 
     column: Column
     values: tuple[float, ...]  # one per seed
     mean: float
     sd: float  # standard deviation between seeds
-    low: float  # 95 % interval of the standard deviation
-    high: float
+    low: float  # lower end of the 95 % interval of the standard deviation
+    high: float  # upper end
     rows: int  # number of rows that a table compares with base
 
     def shown_by(self, seeds: int) -> float | None:
@@ -353,7 +353,7 @@ def noise_of(study: str, selectors: Selectors, chosen: Selected, seeds: int) -> 
 
 
 def hours_of_rows(study: str, selectors: Selectors, slots: Sequence[Slot]) -> dict[str, float | None]:
-    """Return the predicted hours of one seed of each row; None if unknown. An ensemble trains nothing."""
+    """Return the predicted hours of one seed of each row; None if unknown. For an ensemble, only evaluations count."""
     chosen = choose(study, replace(selectors, seeds=1))
     plan = chosen.plan
     predicted = forecast(chosen, plan, plan.runs, slots)

@@ -19,7 +19,7 @@ def decisions(
 ) -> dict[str, Decision]:
     """Return the decision for each GPU of `auto`, by the name of its slot.
 
-    ask: ask nvidia-smi which GPUs other processes use now.
+    ask: if true, nvidia-smi is asked which GPUs other processes use now.
     """
     if not runs or not any(slot.most for slot in slots):
         return {}

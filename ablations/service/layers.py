@@ -42,8 +42,8 @@ class LayerType:
     """A row of Table 1."""
 
     name: str
-    sublayer: str  # in the language of model.encoder
-    complexity: str  # per layer
+    sublayer: str  # written as in model.encoder
+    complexity: str  # complexity per layer, such as O(n²·d)
     leading: int  # multiplications according to the complexity term
     counted: int  # multiplications with projections, and with masked pairs that kernels compute
     sequential: str
@@ -165,7 +165,7 @@ def measure(sizes: Sizes) -> Times:
 
 
 def crossing(first: Rounds, second: Rounds) -> tuple[bool, float | None] | None:
-    """Return whether `first` is faster than `second` at the shortest lengths, and the length at which this changes.
+    """Return whether `first` is faster than `second` at short lengths, and the length at which the order changes.
 
     The length is None if the order is the same at all lengths. It is interpolated between two measured lengths on
     logarithmic scales. A measured length counts only if three quarters of its rounds agree. The result is None (no

@@ -14,7 +14,7 @@ from experiments.messages import number
 
 @dataclass(frozen=True)
 class Refusal:
-    """A reason why rows cannot run, with these rows."""
+    """A reason why rows cannot run, with the keys of these rows."""
 
     rows: tuple[str, ...]
     why: str
@@ -69,7 +69,7 @@ def _one_of_each_row(runs: Iterable[PlannedRun]) -> list[PlannedRun]:
 
 
 def missing_precisions(chosen: Selected, runs: Sequence[PlannedRun], slots: Sequence[Slot]) -> list[Refusal]:
-    """Return refusals of rows whose precision one of the devices cannot compute, because it might get the run."""
+    """Return refusals of rows whose precision is missing on one of the devices, because it might get the run."""
     found = _by_message(chosen, runs, slots, chosen.task.device_preflight)
     return [Refusal(tuple(rows), f"{why} {_ELSEWHERE}") for why, rows in found.items()]
 

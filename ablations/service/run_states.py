@@ -20,7 +20,7 @@ DONE = ("finished", "stale")
 
 
 def lacks_checkpoints(run: PlannedRun, store: Store, task: Task) -> bool:
-    """Return whether a finished training kept too few checkpoints for the requested average, best one or branch."""
+    """Return whether a finished training kept too few checkpoints for a requested average, best step or branch."""
     weights = store.weights_folder(run.run_id)
     if weights is None or run.spec.members:
         return False
@@ -55,7 +55,7 @@ def run_states(store: Store, task: Task) -> StateOf:
             return RunState(in_queue, to_make=to_make, made=made, to_read=to_read)
         if result is not None and any(store.result(member.run_id) is None for member in result.ensemble):
             return RunState("missing")
-        if result is not None and result.imported is not None:  # it may lack a set; this program did not train it
+        if result is not None and result.imported is not None:  # imported runs may lack a set
             return RunState("finished")
         if result is None:
             return RunState("failed" if in_queue == "failed" else "missing")

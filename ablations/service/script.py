@@ -195,10 +195,10 @@ def _takes_device(option: Option) -> bool:
 
 
 def _metrics(found: Sequence[Printed]) -> Iterator[str]:
-    """Yield the entries of [[metric]]: numbers of test sets first, then dev, then train.
+    """Yield the [[metric]] entries of the printed numbers: those of test sets first, then dev, then train.
 
-    At most the first two entries are columns; the others are comments. A number of train is a column only if it is
-    first.
+    At most the first two entries are columns. The others are comments. A number of the training set is a column only if
+    it is the first entry.
     """
     lines = list(dict.fromkeys(one.line for one in found))
     every = list({(one.set, one.name): one for one in found}.values())  # the last one of each set and name

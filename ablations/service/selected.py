@@ -239,7 +239,7 @@ def choose_table(study_name: str, selectors: Selectors, say: Say) -> SelectedTab
 # --- Files with a finished table, in place of a study: the extension point `archives` (docs/extending.md)
 
 
-opened_archives: list[str] = []  # their content may be the cause of an unexpected error
+opened_archives: list[str] = []  # paths; their content may cause an unexpected error
 
 
 def holds_table(name: str) -> bool:

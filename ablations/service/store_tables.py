@@ -1,8 +1,8 @@
 """List the tables of a store. A table is a study with a profile and a corpus, and one set of settings.
 
-Each run records the tables that it belongs to. The present study shows whether it still contains the run. Only built-in
-studies and studies in folders from which this user queued runs can be found. Runs that a changed study no longer
-contains are listed with the changed settings.
+Each run records the tables that it belongs to. The program plans the present study to find out whether the study still
+contains the run. It finds built-in studies, and studies in the folders from which this user queued runs. Runs that a
+changed study no longer contains are listed with the changed settings.
 """
 
 import re

@@ -199,7 +199,7 @@ def shortened(chosen: Selected, plan: Plan) -> Plan:
 
 
 def _short(chosen: Selected, run: PlannedRun, parent_run: str = "") -> PlannedRun:
-    """Return the run with SMOKE_STEPS steps. Its last weights are scored, because so few steps give no average.
+    """Return the run with SMOKE_STEPS steps. Its last weights are scored, because there is nothing to average.
 
     bf16 is replaced by auto, so that a laptop can try a study for a GPU. No number of a dry run is kept, so its
     precision does not matter. parent_run: the shortened parent run of a branch. The branch begins one step before the

@@ -130,7 +130,7 @@ class Parsers:
         return levels, named, []
 
     def owners(self, node: ast.AST | None, at: Node) -> list[Parser]:
-        """Return the parsers that an expression may be; a list with the unknown parser if they are not known."""
+        """Return the parsers to which an expression may refer; a list with the unknown parser if they are not known."""
         found = list(dict.fromkeys(self._owners(node, at, 0)))
         return [parser for parser in found if parser is not self._unknown] or found
 
@@ -345,7 +345,7 @@ def _single(argument: Argument, defaults: Keywords, code: Code) -> Option | None
     if required is not False:
         return option.without(f"it may be required: {source(words.get('required'))}")
     if several:
-        return option.without("it takes several values, and a place in a command has one")
+        return option.without("it takes several values, and a setting has one value")
     if source(default).endswith("SUPPRESS"):
         return option.without("it has no default")
     if value is UNKNOWN:
@@ -389,9 +389,9 @@ def _switch(option: Option, action: str, default: ast.expr | None, words: Keywor
 
 
 def _converted(option: Option, value: Any, kind: ast.expr | None, file: Path, code: Code) -> Option:
-    """Return the option with its default as a setting that the script's converter reads back as the same value.
+    """Return the option as a setting with its default, if the script's converter reads the setting back unchanged.
 
-    kind: the converter. The option is left out if the converter is unknown or does not return such a value.
+    kind: the converter. Otherwise the option is left out.
     """
     named, flag = text_of(kind) or source(kind), option.flag  # optparse gives types as strings
     equals = "=" if flag.startswith("--") else ""

@@ -36,9 +36,9 @@ PARSERS = {"argparse", "configargparse", "click", "typer", "tyro", "simple_parsi
 def ask(words: Sequence[str], start: int, command: str, settings: Sequence[Option], folder: Path) -> dict[str, str]:
     """Return the settings whose default the parser of a script contradicts, with the reason.
 
-    The parser contradicts a default if it parses other values with this default than without the option. words: the
-    command as typed. start: the index of the script in it. command: the study's command, with placeholders. Raises
-    UserError if the parser cannot be asked.
+    The parser contradicts a default if an option with this default gives other values than a command without the
+    option. words: the command as typed. start: the index of the script in it. command: the study's command, with
+    placeholders. Raises UserError if the parser cannot be asked.
     """
     interpreter = _interpreter(words[:start])
     module = words[start - 1] in ("-m", "--module") if start else False

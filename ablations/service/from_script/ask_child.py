@@ -33,7 +33,7 @@ def _plain(value: Any) -> Any:
 
 
 def _tried(parse: Callable[[list[str]], dict[str, Any]], words: list[str]) -> dict[str, Any] | str:
-    """Return the values that the parser parses from words, or the reason why it refuses them as a text."""
+    """Return the values that the parser parses from the words. If it refuses them, return the reason as a text."""
     errors = io.StringIO()
     try:
         with contextlib.redirect_stderr(errors), contextlib.redirect_stdout(errors):
@@ -46,9 +46,10 @@ def _tried(parse: Callable[[list[str]], dict[str, Any]], words: list[str]) -> di
 
 
 def _answer(parse: Callable[[list[str]], dict[str, Any]], answer: Path, questions: Path) -> NoReturn:
-    """Write whether the parser accepts no options, and which values the words of each setting change. End the process.
+    """Ask the parser, write its answers to a file, and end the process.
 
-    answer: the file to write. questions: the file with the words.
+    The answers are the reason if the parser refuses the command without options, and the values that the words of each
+    setting change. answer: the file to write. questions: the file with the words of the settings.
     """
     asked = json.loads(questions.read_text(encoding="utf-8"))
     plain = _tried(parse, asked["given"])

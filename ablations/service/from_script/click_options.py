@@ -27,7 +27,7 @@ _TEXTS = ("", "str", "STRING", "Path", "Choice", "File", "UUID")
 
 @dataclass(eq=False)
 class Command:
-    """A command: its function, its names as a subcommand, and the commands below it."""
+    """A command: its function, its names as a subcommand, and its subcommands (`below`)."""
 
     function: Function | None
     at: Node | None
@@ -49,7 +49,7 @@ def chosen(code: Code, words: Sequence[str]) -> tuple[list[Command], list[str], 
     while levels[-1].below:
         current = levels[-1]
         if current.typer and len(current.below) == 1 and current.callback is None and len(levels) == 1:
-            levels.append(current.below[0])  # the only command of an app of typer has no name
+            levels.append(current.below[0])  # the command line does not name the only command of an app
             named.append("")
             continue
         found = next(((w, each) for w in words for each in current.below if w in each.names), None)
@@ -157,7 +157,7 @@ def _declared(call: ast.Call) -> Option | None:
     if literal(words.get("multiple"), False) is not False or literal(words.get("count"), False) is not False:
         return option.without("it may be given several times, and a setting has one value")
     if literal(words.get("nargs"), 1) != 1:
-        return option.without("it takes several values, and a place in a command has one")
+        return option.without("it takes several values, and a setting has one value")
     if "cls" in words or "flag_value" in words:
         return replace(option, takes_value=False).without("its class or flag_value says what it does")
     if is_flag:
@@ -177,9 +177,9 @@ def _declared(call: ast.Call) -> Option | None:
 
 
 def _of_kind(option: Option, default: ast.expr | None, kind: str | None) -> Option:
-    """Return the option with its default as a setting that click reads back as the same value.
+    """Return the option as a setting with its default, if click reads the setting back unchanged.
 
-    kind: the name of the option's type; None: the type of its default.
+    Otherwise the option is left out. kind: the name of the option's type; None: the type of its default.
     """
     value = literal(default)
     if value is UNKNOWN:
@@ -190,7 +190,7 @@ def _of_kind(option: Option, default: ast.expr | None, kind: str | None) -> Opti
         return option.without(f"its default {value!r} is no {kind}")
     if value is None or isinstance(value, list | tuple):
         several = value is not None
-        return option.without("it takes several values, and a place in a command has one") if several else option
+        return option.without("it takes several values, and a setting has one value") if several else option
     if kind is None:
         return replace(option, value=value)
     if kind in _KINDS:
@@ -283,7 +283,7 @@ def _typed(
             else replace(option, value=value, written=switch(name, first))
         )
     if value is None or isinstance(value, list | tuple):
-        return option if value is None else option.without("it takes several values, and a place in a command has one")
+        return option if value is None else option.without("it takes several values, and a setting has one value")
     called = source(kind)
     if "float" in called or "int" in called:
         number = as_kind(value, "float" if "float" in called else "int")

@@ -51,7 +51,7 @@ def read_yaml(file: Path, omega: bool = False) -> dict[str, Any]:
         try:
             content = yaml.load(read_regular(file).decode(), Loader)
         except (yaml.YAMLError, UnicodeDecodeError, ValueError, RecursionError) as error:
-            raise UserError(f"{file} is no YAML that can be read: {' '.join(str(error).split())}.") from None
+            raise UserError(f"{file} is not valid YAML: {' '.join(str(error).split())}.") from None
     return content if isinstance(content, dict) else {}
 
 
@@ -63,7 +63,7 @@ def leaves(content: Mapping[Any, Any], prefix: str = "", depth: int = 0) -> Iter
     for key, value in content.items():
         name = f"{prefix}{key}"
         if not isinstance(key, str) or not _NAME.fullmatch(key):
-            yield name, value, "its key is no name of a setting"
+            yield name, value, "its key is not a valid name of a setting"
         elif reserved(key, top=not prefix):
             yield name, value, "a setting cannot have this name"
         elif isinstance(value, dict) and value and depth < 20:
@@ -75,11 +75,11 @@ def leaves(content: Mapping[Any, Any], prefix: str = "", depth: int = 0) -> Iter
 def unfit(value: Any) -> str:
     """Return the reason why a value of a file is not a setting; "" if it is one."""
     if value is None:
-        return "null: no setting is"
+        return "a setting cannot be null"
     if isinstance(value, str) and _COMPUTED.search(value):
         return "it is computed from other values"
     if isinstance(value, list) and any(isinstance(item, list | dict) or unfit(item) for item in value):
-        return "a list of what no setting can have"
+        return "a list with values that no setting can have"
     return "" if toml(value) else "no setting can have such a value"
 
 

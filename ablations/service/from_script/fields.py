@@ -257,7 +257,10 @@ def _nested(
 
 
 def _of_type(option: Option, default: ast.expr, annotation: ast.expr | None, style: Style) -> Option:
-    """Return the option with its default as a setting that the library reads back as the same value."""
+    """Return the option as a setting with its default, if the library reads the setting back unchanged.
+
+    Otherwise the option is left out.
+    """
     value, kind = literal(default), source(annotation)
     if value is UNKNOWN:
         return option.without(computed(default))
@@ -280,7 +283,7 @@ def _of_type(option: Option, default: ast.expr, annotation: ast.expr | None, sty
             option, value=value, written=switch(option.name, f"{option.flag}={true}", f"{option.flag}={false}")
         )
     if isinstance(value, list | tuple | dict | set):
-        return option.without("it takes several values, and a place in a command has one")
+        return option.without("it takes several values, and a setting has one value")
     if annotation is not None and ("int" in kind or "float" in kind) and "Literal" not in kind:
         number = as_kind(value, "float" if "float" in kind else "int") if not isinstance(value, str) else UNKNOWN
         return (

@@ -17,9 +17,10 @@ _METRIC = re.compile(
     r"(?:(?<![a-z])|(?<=test)|(?<=train)|(?<=val)|(?<=dev)|(?<=eval))(acc|accuracy|f1|bleu|auc|auroc|score|loss|ppl|perplexity|err|error|rmse|mse|mae|r2|wer|cer|iou|miou|map"
     r"|recall|precision|psnr|ssim|fid)(?![a-z])", re.IGNORECASE,
 )  # fmt: skip
-_LABEL = re.compile(r"((?:[A-Za-z][\w@/.-]*[ \t]+)?[A-Za-z][\w@/.-]*)([ \t]*[:=]?)([ \t]*)\0(\x01*)")  # before a value
-_AVERAGE = re.compile(r"\0\x01*([ \t]*\([ \t]*)\0(\x01*)")  # val (avg)
-_COUNT = re.compile(r"\0\x01*[ \t]*/[ \t]*(?:\0\x01*|\d+)(?:[ \t,:]*\([ \t]*\0(\x01*)[ \t]*%)?")  # 7/10 (70%)
+# A label before a value, a value with its average such as "0.5 (0.6)", and a count such as "7/10 (70%)".
+_LABEL = re.compile(r"((?:[A-Za-z][\w@/.-]*[ \t]+)?[A-Za-z][\w@/.-]*)([ \t]*[:=]?)([ \t]*)\0(\x01*)")
+_AVERAGE = re.compile(r"\0\x01*([ \t]*\([ \t]*)\0(\x01*)")
+_COUNT = re.compile(r"\0\x01*[ \t]*/[ \t]*(?:\0\x01*|\d+)(?:[ \t,:]*\([ \t]*\0(\x01*)[ \t]*%)?")
 _BEGIN = re.compile(r"\W*(test|val|valid|validation|dev|eval|evaluation|train|training)(?![a-z])", re.IGNORECASE)
 _INSIDE = re.compile(r"(?<![A-Za-z])(test|val|valid|validation|dev|eval|train)(?![a-z])", re.IGNORECASE)
 _STEP = re.compile(r"\b(epoch|step|iter|iteration|it|round|update)\b([ \t]*[:=#]?[ \t]*[\[(]?[ \t]*)\0", re.IGNORECASE)

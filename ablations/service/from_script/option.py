@@ -47,7 +47,7 @@ class Option:
         return not self.flag.startswith("-") and "=" not in self.written and not self.in_file
 
     def without(self, reason: str) -> "Option":
-        """Return this option, left out of the settings. An earlier reason stays."""
+        """Return a copy of this option that is left out of the settings. An earlier reason is kept."""
         return replace(self, left_out=self.left_out or reason)
 
 
@@ -62,7 +62,10 @@ class Options:
 
 
 def name_of(node: ast.AST | None) -> str:
-    """Return the last name in an expression or in what it calls: add_argument for parser.add_argument(…)."""
+    """Return the last name of an expression, or of the function that it calls.
+
+    For parser.add_argument(…), this is add_argument.
+    """
     node = node.func if isinstance(node, ast.Call) else node
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
@@ -132,7 +135,7 @@ def reserved(part: str, top: bool) -> bool:
 
 
 def unlike(options: Sequence[Option]) -> list[Option]:
-    """Return the options with distinct names. No name is also the name of a group of settings."""
+    """Rename options so that all names differ, and none is also the name of a group of settings."""
     taken, found = set[str](), list[Option]()
     groups = {option.name[:at] for option in options for at, c in enumerate(option.name) if c == "."}
     for option in options:
