@@ -122,7 +122,7 @@ def test_the_index_has_every_page_once() -> None:
 
 def test_the_page_on_json_names_the_verbs_without_it() -> None:
     page = (ROOT / "docs" / "exit-codes-and-json.md").read_text(encoding="utf-8")
-    named = set(re.findall(r"`(\w+)`", re.findall(r"Every verb but (.*) has `--json`", page)[0]))
+    named = set(re.findall(r"`(\w+)`", re.findall(r"Every command but (.*) has `--json`", page)[0]))
     assert named - (OF_EXTRAS - {*VERBS}) == {
         name for name in VERBS if all("--json" not in option.opts for option in verb(name).params)
     }
