@@ -1,8 +1,8 @@
-"""A store's budget: how many slot hours, how many runs, and how much time its owner allows; what was spent of it.
+"""The budget of a store: its limits on slot hours, runs and time, and the amounts spent.
 
-It is lines of the ledger: "budget" has limits, "start" and "end" of attempts what was spent since the first limit. The
-coordinator alone starts attempts, and asks here before each. Seconds are measured by clocks that nobody sets. Imports
-no torch.
+The budget is stored in the ledger. A "budget" line sets limits. The "start" and "end" lines of attempts record what was
+spent since the first limit was set. Only the coordinator starts attempts, and it asks an `Account` before each start.
+Durations are measured with clocks that nobody can set. This module does not import torch.
 """
 
 import math
@@ -16,10 +16,10 @@ from experiments.records import record_time
 from experiments.store import ledger
 from experiments.store.layout import Store
 
-BUDGET = "the budget"  # reasons why a run waits begin with it
+BUDGET = "the budget"  # `release_held` finds the runs that wait for the budget by this prefix of their reason
 HOUR = 3600.0
-MOST_HOURS = 1e9  # a limit above is none
-FINISHED = "finished"  # the outcome of an attempt after which nothing of its run is missing
+MOST_HOURS = 1e9  # a larger limit counts as no limit
+FINISHED = "finished"  # the outcome of an attempt that completes its run
 Attempt = tuple[str, int]  # run_id, number
 
 
@@ -28,29 +28,31 @@ class Open(NamedTuple):
 
     slots: int
     predicted_s: float  # 0: unknown
-    t: float
+    t: float  # Unix time of the start
 
 
 class Account:
-    """The limits and what was spent, as the ledger's lines say. `read` takes those appended since."""
+    """The limits and the amounts spent, computed from the ledger's lines. `read` takes in new lines."""
 
     def __init__(self, store: Store) -> None:
-        """Raises UserError for a ledger with a damaged line: that line may have been a limit."""
+        """Read the ledger. Raise UserError if a line is damaged, because that line may have set a limit."""
         if wrong := ledger.damaged(store):
             raise UserError(
                 f"{wrong[0]} No run is started: the budget is not known. Restore {store.root / ledger.FILE} from a "
                 "backup, or move it away. Then a new one begins."
             )
         self._store, self._begin = store, 0
-        self.changed = False  # whether limits have changed; for the reader to reset
-        self.limits: dict[str, Any] = {}  # hours, runs, until (Unix time), boot (`boot_clock` then): those that are set
+        self.changed = False  # whether limits have changed; the caller resets it
+        # The limits that are set: hours, runs, and until. `until` is a list: the Unix time of the end, the boot id of
+        # the machine that set it, and the end in seconds since that boot.
+        self.limits: dict[str, Any] = {}
         self.spent_s, self.open = 0.0, dict[Attempt, Open]()
-        self.trainings = 0  # a retry or a resumed attempt is none; training a finished run again is one
-        self.runs, self._finished = set[str](), set[str]()  # those trained, and those of them that are finished
+        self.trainings = 0  # retries and resumed attempts do not count; training a finished run again counts
+        self.runs, self._finished = set[str](), set[str]()  # run_ids of trained runs, and of the finished runs
         self.read()
 
     def read(self) -> None:
-        """Take the new lines. Raises UserError for one that says something else than this program writes."""
+        """Read the new lines of the ledger. Raise UserError if a line does not have the expected fields."""
         before = dict(self.limits)
         entries, self._begin = ledger.since(self._store, self._begin)
         for entry in entries:
@@ -66,12 +68,13 @@ class Account:
 
     def _take(self, entry: ledger.Entry) -> None:
         if entry["what"] == "budget":
-            if not self.limits:  # a new budget: what was spent before is not counted
+            if not self.limits:  # a new budget begins: attempts before it do not count
                 self.spent_s, self.open = 0.0, {}
                 self.trainings, self.runs, self._finished = 0, set(), set()
             if entry["allowed"] == "none":
                 self.limits = {}
-            for name, value in entry["limits"].items():  # of two commands at once, none may undo the other
+            # Without `allowed`, a line can only lower a limit. So two simultaneous commands cannot undo each other.
+            for name, value in entry["limits"].items():
                 lower = name not in self.limits or value < self.limits[name]
                 self.limits |= {name: value} if lower or entry["allowed"] else {}
         elif entry["what"] == "start":
@@ -88,11 +91,11 @@ class Account:
                 self._finished.add(entry["run_id"])
 
     def _is_new(self, run_id: str) -> bool:
-        """Return whether training this run now is one more training: its first, or one of a run that has finished."""
+        """Return whether training this run now counts as a new training: it was never trained, or it has finished."""
         return run_id not in self.runs or run_id in self._finished
 
     def start(self, run_id: str, attempt: int, slots: int, trains: bool, predicted_s: float) -> None:
-        """Record that an attempt starts now; before its process does."""
+        """Record that an attempt starts now. The caller calls this before it starts the process."""
         facts = {
             "slots": slots,
             "trains": trains,
@@ -102,20 +105,23 @@ class Account:
         self.read()
 
     def end(self, run_id: str, attempt: int, outcome: str, seconds: float) -> None:
-        """Record how an attempt ended and how long it ran. If a power cut takes the line, its events tell that."""
+        """Record how an attempt ended and how long it ran.
+
+        The line may be lost in a power cut. The events of the attempt still record its end.
+        """
         facts = {"run_id": run_id, "attempt": attempt, "outcome": outcome, "seconds": round(seconds, 3)}
         ledger.append_all(self._store, [{"what": "end", **facts}], durable=False)
         self.read()
 
     def seconds_left(self, elapsed: Mapping[Attempt, float]) -> float:
-        """Slot seconds left of the hours. `elapsed`: seconds of running attempts."""
+        """Return the slot seconds left of the limit on hours. elapsed: seconds that each running attempt has run."""
         if self.limits.get("hours", math.inf) > MOST_HOURS:
             return math.inf
         running = sum(one.slots * elapsed.get(attempt, 0.0) for attempt, one in self.open.items())
         return float(self.limits["hours"]) * HOUR - self.spent_s - running
 
     def time_left(self) -> float:
-        """Seconds until the end of the time. A clock that is set changes nothing until the machine starts again."""
+        """Return the seconds until the time limit. Setting the clock has no effect until the machine restarts."""
         if "until" not in self.limits:
             return math.inf
         until, boot, at = self.limits["until"]
@@ -123,7 +129,7 @@ class Account:
         return float(at) - now[1] if boot == now[0] else float(until) - record_time()
 
     def used_up(self, elapsed: Mapping[Attempt, float]) -> str:
-        """Return the reason why running attempts must end; "" if they need not."""
+        """Return the reason why running attempts must end; "" if they may go on."""
         if self.time_left() <= 0:
             return f"{BUDGET}'s time has ended ({self.until})"
         used = self.seconds_left(elapsed) <= 0
@@ -132,7 +138,10 @@ class Account:
     def refuses(
         self, run_id: str, slots: int, trains: bool, predicted_s: float, elapsed: Mapping[Attempt, float]
     ) -> tuple[str, bool]:
-        """Return why an attempt may not start now ("" if it may), and whether that may change when running ones end."""
+        """Return why an attempt may not start now, and whether that may change when a running attempt ends.
+
+        The reason is "" if the attempt may start.
+        """
         if why := self.used_up(elapsed):
             return why, False
         if trains and self._is_new(run_id) and self.trainings >= self.limits.get("runs", math.inf):
@@ -147,13 +156,13 @@ class Account:
 
     @property
     def until(self) -> str:
-        """The end of the time, for people; "" without one."""
+        """The time limit as local date and time, for messages; "" if there is none."""
         return (
             time.strftime("%Y-%m-%d %H:%M", time.localtime(self.limits["until"][0])) if "until" in self.limits else ""
         )
 
     def as_json(self) -> dict[str, Any]:
-        """Limits, what is used and what is left, of running attempts until now; None where there is no limit."""
+        """Return each limit with the amounts used and left, running attempts included; None where there is no limit."""
         now, hours, runs = record_time(), self.limits.get("hours"), self.limits.get("runs")
         hours = None if hours is not None and hours > MOST_HOURS else hours
         left = self.seconds_left({attempt: max(0.0, now - one.t) for attempt, one in self.open.items()}) / HOUR
@@ -167,7 +176,7 @@ class Account:
         }
 
     def in_words(self) -> str:
-        """Return the rest of the budget on one line; "" without a budget."""
+        """Return one line that says how much of the budget is left; "" without a budget."""
         found = self.as_json()
         words = [f"{found['hours']['left']:.2f} of {found['hours']['limit']:g} slot hours"] if found["hours"] else []
         words += [f"{found['runs']['left']:,} of {found['runs']['limit']:,} runs"] if found["runs"] else []
@@ -177,6 +186,6 @@ class Account:
 
 
 def boot_clock() -> tuple[str, float]:
-    """The present boot of this machine, and the seconds since it began, which nobody can set."""
+    """Return the boot id of this machine, and the seconds since that boot. Nobody can set this clock."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     return boot, time.clock_gettime(time.CLOCK_BOOTTIME)

@@ -1,7 +1,7 @@
-"""Checksums of records: JSON records contain their own; they also list those of the files beside them.
+"""Checksums of records. A JSON record contains its own checksum, and may list those of the files beside it.
 
-A checksummed record has two more keys: `record_format`, and `record_sha256`, the SHA-256 of the canonical JSON of all
-other keys. A record without them is damaged. Imports no torch.
+A checksummed record has two extra keys. `record_format` is the version of the format. `record_sha256` is the SHA-256 of
+the canonical JSON of all other keys. A record without these keys counts as damaged. This module does not import torch.
 """
 
 import hashlib
@@ -18,12 +18,12 @@ _FORMAT, _SHA256 = "record_format", "record_sha256"
 
 
 def with_checksum(record: Mapping[str, Any]) -> dict[str, Any]:
-    """The record with its format and checksum added."""
+    """Return the record with its format and checksum added."""
     return {**record, _FORMAT: FORMAT, _SHA256: _digest(record)}
 
 
 def without_checksum(record: Any) -> dict[str, Any]:
-    """The record without format and checksum. Raises ValueError if its content does not match them."""
+    """Return the record without its format and checksum. Raise ValueError if its content does not match them."""
     if not isinstance(record, dict):
         raise ValueError("expected a JSON object")
     rest = {name: value for name, value in record.items() if name not in (_FORMAT, _SHA256)}
@@ -35,7 +35,7 @@ def without_checksum(record: Any) -> dict[str, Any]:
 
 
 def _digest(record: Mapping[str, Any]) -> str:
-    """Digest of the values, not of the text, so that reformatting the file does no harm. NaN is allowed."""
+    """Return a digest of the values. Reformatting the file does not change it. NaN is allowed."""
     text = json.dumps(record, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -43,15 +43,18 @@ def _digest(record: Mapping[str, Any]) -> str:
 def write_json(path: Path, value: Mapping[str, Any], *, checksummed: bool = True) -> None:
     """Write a JSON record durably and atomically.
 
-    checksummed: add its checksum (see `with_checksum`); False for files that other programs read.
+    checksummed: add the checksum of the record (see `with_checksum`). Pass False for files that other programs read.
     """
     value = with_checksum(value) if checksummed else value
     text = json.dumps(value, indent=1, ensure_ascii=False, sort_keys=True) + "\n"
-    write_bytes(path, text.encode("utf-8", "backslashreplace"))  # half a surrogate pair as its escape in JSON
+    write_bytes(path, text.encode("utf-8", "backslashreplace"))  # an unpaired surrogate becomes its JSON escape
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """Read a record of `write_json`; None if the file is missing. Raises Damaged; UserError if it is unreadable."""
+    """Read a record of `write_json`; None if the file is missing.
+
+    Raises Damaged if the content does not match the checksum, and UserError if the file cannot be read.
+    """
     try:
         return without_checksum(json.loads(read_regular(path).decode("utf-8")))
     except (FileNotFoundError, NotADirectoryError):
@@ -67,18 +70,18 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 
 def describe_file(path: Path) -> dict[str, Any]:
-    """{"bytes", "sha256"} of a file, for the record that lists it."""
+    """Return the size and hash of a file, {"bytes", "sha256"}, for the record that lists it."""
     with open_regular(path) as file:
         return {"sha256": hashlib.file_digest(file, "sha256").hexdigest(), "bytes": file.tell()}
 
 
 def describe_files(folder: Path, prefix: str = "") -> dict[str, dict[str, Any]]:
-    """`describe_file` of each file in a folder, by name."""
+    """Return `describe_file` of each file in a folder, by file name. prefix: text to put before each name."""
     return {f"{prefix}{path.name}": describe_file(path) for path in sorted(folder.iterdir())}
 
 
 def check_file(path: Path, written: Mapping[str, Any]) -> None:
-    """Raises Damaged unless the file has the recorded size and SHA-256."""
+    """Raise Damaged unless the file has the recorded size and SHA-256."""
     try:
         size = path.stat().st_size
         if size != written["bytes"]:

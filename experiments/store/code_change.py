@@ -1,11 +1,11 @@
-"""The digest of a row's change of code, which is part of its run_id.
+"""The digest of a row's code change, which is part of its run_id.
 
-Of a patch it is that of its selected parts: the lines that they remove, add and keep, without line numbers. So it is
-the same after other files, or other places of the same files, have changed. It is like git's stable patch id, but white
-space counts, because Python's indentation does. A part that is taken out of base is the same change as the reverse of
-that part.
+The digest of a patch covers its selected parts: the lines that they remove, add and leave unchanged, without line
+numbers. So the digest stays the same when other files, or other places of the same files, change. It resembles git's
+stable patch id. Unlike git's id, it covers white space, because indentation has a meaning in Python. Taking a part out
+of base is the same change as applying the reverse of that part.
 
-Of a commit, or of commits of a range, it is the digest of the row's tree, which depends on nothing else.
+The digest of a change that a commit or a range of commits makes is computed from the row's tree alone.
 """
 
 import re
@@ -17,13 +17,13 @@ from experiments.identity import digest
 _HUNK = re.compile(rb"^(?=@@ -)", re.MULTILINE)
 _NUMBERS = re.compile(rb"^@@ -.*$", re.MULTILINE)
 _FILE = re.compile(rb"^(?=diff --git )", re.MULTILINE)
-# What stands in front of the hunks and concerns one side, by the side that it is about.
+# Prefixes of the lines before the hunks that describe the old side, and of those that describe the new side.
 _OLD = (b"--- ", b"old mode ", b"deleted file mode ", b"rename from ", b"copy from ")
 _NEW = (b"+++ ", b"new mode ", b"new file mode ", b"rename to ", b"copy to ")
 
 
 class _Hunk(NamedTuple):
-    """The lines of a hunk in order: those of both sides (" "), and removed ("-") before added ones ("+")."""
+    """The lines of a hunk as (sign, text), with removed lines ("-") before added ones ("+") in each changed block."""
 
     lines: tuple[tuple[str, str], ...]
 
@@ -35,12 +35,15 @@ class _Hunk(NamedTuple):
 
 
 def tree_change(tree: str) -> str:
-    """The digest of a change that gives a tree whatever base is."""
+    """Return the digest of a change that replaces base's tree by this tree."""
     return digest({"tree": tree})
 
 
 def patch_change(parts: Sequence[bytes], *, reverse: bool = False) -> str:
-    """The digest of the change that parts of a patch make; "" for no part. reverse: they are taken out of base."""
+    """Return the digest of the change that parts of a patch make; "" for no parts.
+
+    reverse: the parts are taken out of base.
+    """
     files: dict[tuple[str, ...], list[_Hunk]] = {}
     whole: list[str] = []
     for part in parts:
@@ -58,9 +61,10 @@ def patch_change(parts: Sequence[bytes], *, reverse: bool = False) -> str:
 
 
 def selected_change(parts: Sequence[bytes], selected: Collection[int], *, reverse: bool = False) -> str:
-    """The digest of the change that some parts of a patch make, by their places among the parts.
+    """Return the digest of the change that selected parts of a patch make. selected: their indices in `parts`.
 
-    Of several equal hunks in one file the digest says which are selected, unless all or only the first are.
+    A file may have several equal hunks. Then the digest also covers which of them are selected, except when all of them
+    or only the first one is selected.
     """
     change = patch_change([parts[place] for place in sorted(selected)], reverse=reverse)
     equal: dict[bytes, list[int]] = {}
@@ -75,17 +79,17 @@ def selected_change(parts: Sequence[bytes], selected: Collection[int], *, revers
 
 
 def _about(head: bytes, *, reverse: bool) -> tuple[str, ...]:
-    """The names and modes of a file in a patch, old ones first: what does not concern its lines."""
+    """Return the names and modes of a file before and after the change, from the header of its patch."""
     lines = head.splitlines()
     old = sorted(_named(line) for line in lines if line.startswith(_OLD))
     new = sorted(_named(line) for line in lines if line.startswith(_NEW))
-    if not old and not new:  # a mode or an empty file
+    if not old and not new:  # no line of the header describes one side
         old = [lines[0].decode("utf-8", "backslashreplace")] if lines else []
     return (*(new if reverse else old), "→", *(old if reverse else new))
 
 
 def _named(line: bytes) -> str:
-    """A line about one side, the same for the old and the new side."""
+    """Return the name or mode on a header line, in a form that is equal for the old and the new side."""
     text = line.decode("utf-8", "backslashreplace")
     for prefix, short in (("--- a/", "file "), ("+++ b/", "file "), ("--- ", "file "), ("+++ ", "file ")):
         if text.startswith(prefix):
@@ -103,7 +107,7 @@ def _hunk(text: bytes) -> _Hunk:
 
 
 def _sorted(lines: Sequence[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
-    """Lines with the removed ones before the added ones, between lines of both sides."""
+    """Return the lines with removed lines before added lines in each block between unchanged lines."""
     found: list[tuple[str, str]] = []
     removed: list[tuple[str, str]] = []
     added: list[tuple[str, str]] = []
@@ -126,9 +130,10 @@ def _sorted(lines: Sequence[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
 
 
 def told_apart(changes: Sequence[tuple[str, str, int]]) -> list[str]:
-    """Digests of changes, each (digest, tree, line): equal ones that give different trees get a number by their line.
+    """Return a distinct digest for each pair of a digest and a tree.
 
-    So equal hunks in two places of a file are two changes.
+    changes: (digest, tree, line) of each change. Equal digests that give different trees get a number, in the order of
+    their lines. So equal hunks in two places of a file are two changes.
     """
     places: dict[str, dict[str, int]] = {}
     for change, tree, line in changes:

@@ -1,6 +1,6 @@
 """Write files and folders atomically and durably: under a temporary name, fsynced, then renamed.
 
-Also which journal SQLite may use on a disk. Imports no torch.
+Locks, and reading and removing files safely, are here too. This module does not import torch.
 """
 
 import contextlib
@@ -19,8 +19,8 @@ from typing import IO
 
 from experiments.errors import UserError
 
-LONG_S = 12 * 3600.0  # a corpus may take hours to prepare, and another process waits for it
-TELL_AFTER_S = 10.0  # a wait for a lock is logged
+LONG_S = 12 * 3600.0  # limit of a wait for a lock: preparing a corpus may take hours
+TELL_AFTER_S = 10.0  # a longer wait for a lock is logged
 log = logging.getLogger(__name__)
 
 PARTIAL = ".partial"  # ending of temporary folders; a complete folder never has it
@@ -34,9 +34,9 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 @contextlib.contextmanager
 def whole_file(path: Path, *, private: bool = False) -> Iterator[IO[bytes]]:
-    """Write a file under a temporary name; it is renamed to `path` once all of it is on the disk.
+    """Write a file under a temporary name, then rename it to `path` once its content is on the disk.
 
-    private: mode 0600 from the first byte; otherwise 0666 minus the umask.
+    private: create the file with mode 0600. Otherwise its mode is 0666 minus the umask.
     """
     name = _beside(path.parent, f".{path.name}.")
     try:
@@ -45,7 +45,7 @@ def whole_file(path: Path, *, private: bool = False) -> Iterator[IO[bytes]]:
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
-            name.replace(path)  # before closing the stream releases the lock
+            name.replace(path)  # rename while the file is locked; closing the stream releases the lock
     except BaseException:
         name.unlink(missing_ok=True)
         raise
@@ -54,9 +54,9 @@ def whole_file(path: Path, *, private: bool = False) -> Iterator[IO[bytes]]:
 
 @contextlib.contextmanager
 def whole_folder(path: Path, *, replace: bool = False) -> Iterator[Path]:
-    """Fill a folder under a temporary name; it is renamed to `path` once all of it is on the disk.
+    """Fill a folder under a temporary name, then rename it to `path` once its content is on the disk.
 
-    An existing `path` is replaced, or kept unchanged without `replace`.
+    With `replace`, an existing `path` is replaced. Without it, an existing `path` stays unchanged.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with folder_beside(path.parent, f".{path.name}.", PARTIAL) as part:
@@ -73,7 +73,7 @@ def whole_folder(path: Path, *, replace: bool = False) -> Iterator[Path]:
 
 
 def name_new(made: Path, path: Path) -> None:
-    """Give a file its final name, unless a file of that name exists; then that one is kept."""
+    """Give the file `made` the name `path`. If a file `path` exists, it stays unchanged."""
     try:
         path.hardlink_to(made)
     except FileExistsError:
@@ -87,7 +87,10 @@ def name_new(made: Path, path: Path) -> None:
 
 @contextlib.contextmanager
 def folder_beside(parent: Path, prefix: str, suffix: str = "") -> Iterator[Path]:
-    """A folder with a new name, removed at the end unless renamed. Its mode follows the umask (tempfile's is 0700)."""
+    """Create a folder with a new name, and remove it at the end unless it was renamed.
+
+    The mode of the folder follows the umask. Folders of `tempfile` would have mode 0700.
+    """
     folder = _beside(parent, prefix, suffix)
     folder.mkdir()
     handle = os.open(folder, os.O_RDONLY)
@@ -100,7 +103,10 @@ def folder_beside(parent: Path, prefix: str, suffix: str = "") -> Iterator[Path]
 
 
 def _mark_as_in_use(handle: int) -> None:
-    """Lock an open file or folder. Killed processes leave unlocked temporary ones (jobs/coordinator/work.py)."""
+    """Lock an open file or folder, so that `sweep` in jobs/coordinator/work.py does not remove it.
+
+    A killed process leaves its temporary files unlocked.
+    """
     with contextlib.suppress(OSError):  # a disk without locks
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
@@ -114,10 +120,10 @@ def _beside(parent: Path, prefix: str, suffix: str = "") -> Path:
 
 @contextlib.contextmanager
 def locked(root: Path, name: str, limit_s: float = LONG_S) -> Iterator[None]:
-    """Let only one process at a time create `root/name`; removes what a killed one left unfinished.
+    """Let only one process at a time create `root/name`, and remove the unfinished files of a killed process.
 
-    On filesystems without locks (some network disks) nothing is locked: then the first rename wins. Raises UserError if
-    another process holds the lock for longer than limit_s.
+    Some network disks have no locks. There nothing is locked, and the first rename wins. Raises UserError if another
+    process holds the lock for longer than limit_s.
     """
     path = root / f"{name}.lock"
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o666)
@@ -131,9 +137,9 @@ def locked(root: Path, name: str, limit_s: float = LONG_S) -> Iterator[None]:
 
 
 def take_lock(handle: int, path: Path, limit_s: float) -> bool:
-    """Lock an open file until it is closed; False on a disk without locks.
+    """Lock an open file until it is closed. Return False on a disk without locks.
 
-    Raises UserError, naming the holder, if another process holds it for longer than limit_s.
+    Raises UserError, which names the holder, if another process holds the lock for longer than limit_s.
     """
     begin = time.monotonic()
     told = False
@@ -158,7 +164,7 @@ def take_lock(handle: int, path: Path, limit_s: float) -> bool:
 
 
 def _holder(handle: int) -> str:
-    """The process that holds the lock of a file, as the kernel says."""
+    """Return the process that holds the lock of a file, according to the kernel."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         inode = os.fstat(handle).st_ino
         for line in Path("/proc/locks").read_text(encoding="ascii").splitlines():
@@ -169,7 +175,10 @@ def _holder(handle: int) -> str:
 
 
 def make_once(folder: Path, make: Callable[[Path], None]) -> None:
-    """Create a folder by `make`, whole or not at all, unless it is there; of several processes one does it."""
+    """Create a folder by calling `make`, unless it exists.
+
+    Only one process at a time creates it. A folder with this name is always complete.
+    """
     if folder.is_dir():
         return
     with locked(folder.parent, folder.name):
@@ -179,13 +188,13 @@ def make_once(folder: Path, make: Callable[[Path], None]) -> None:
 
 
 def states_of(files: Iterable[Path]) -> list[tuple[int, int, int] | None]:
-    """Return the modification time, size and inode of each file; None for a missing one."""
+    """Return the modification time, size and inode of each file; None for a missing file."""
     states = [file.stat() if file.exists() else None for file in files]
     return [one and (one.st_mtime_ns, one.st_size, one.st_ino) for one in states]
 
 
 def fsync_folder(folder: Path) -> None:
-    """Make the names in a folder survive a power cut."""
+    """Write the file names in a folder to the disk, so that they survive a power cut."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -194,21 +203,22 @@ def fsync_folder(folder: Path) -> None:
 
 
 def regular_files(folder: Path) -> Iterator[Path]:
-    """The files below a folder that can be opened without harm.
+    """Yield the files below a folder that can be opened without harm.
 
-    A trainer's folder may have anything: links that dangle, pipes that block, sockets, devices, folders that nobody may
-    read. These are left out.
+    A trainer's folder may contain anything. Broken links, pipes that block, sockets, devices and unreadable folders are
+    left out.
     """
     for place, _, names in os.walk(folder):
         paths = (Path(place, name) for name in sorted(names))
-        # os.path's, which also answers in a folder that cannot be entered
+        # os.path.isfile also works in a folder that cannot be entered
         yield from (path for path in paths if os.path.isfile(path) and not path.is_symlink())  # noqa: PTH113
 
 
 def make_folder(root: Path, name: str) -> Path:
-    """Make a folder below `root`, by its path from there. What is no folder on the way, such as a link, is removed.
+    """Make the folder `name` below `root` and return it.
 
-    Raises ValueError for a path that leads out.
+    Anything on the way that is not a folder, such as a link, is removed. Raises ValueError for a path that leads out of
+    `root`.
     """
     folder = root
     for part in parts_below(name) if name else ():
@@ -219,7 +229,7 @@ def make_folder(root: Path, name: str) -> Path:
 
 
 def parts_below(name: str) -> list[str]:
-    """The parts of a path that stays below its folder. Raises ValueError for another."""
+    """Return the parts of a path that stays below its folder. Raise ValueError for any other path."""
     parts = name.split("/")
     if {"", ".", ".."} & {*parts}:
         raise ValueError(f"{name!r} is no path below a folder")
@@ -227,7 +237,7 @@ def parts_below(name: str) -> list[str]:
 
 
 def clear(path: Path) -> Path:
-    """Remove what is at a path: a file, a link, a pipe, or a folder with its content. Returns the path."""
+    """Remove a file, a link, a pipe, or a folder with its content, and return its path."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
@@ -236,7 +246,7 @@ def clear(path: Path) -> Path:
 
 
 def open_regular(path: Path) -> BufferedReader:
-    """Open a regular file for reading. Raises OSError for another, such as a pipe, which would wait for a writer."""
+    """Open a regular file for reading. Raise OSError for any other file; a pipe, for example, would block."""
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     try:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
@@ -248,13 +258,13 @@ def open_regular(path: Path) -> BufferedReader:
 
 
 def read_regular(path: Path) -> bytes:
-    """The content of a file if it is a regular one. Raises OSError."""
+    """Return the content of a regular file. Raise OSError for any other file."""
     with open_regular(path) as stream:
         return stream.read()
 
 
 def fsync_tree(folder: Path) -> None:
-    """Fsync a folder with all folders and regular files below it, except those that this user may not read."""
+    """Fsync a folder, and all folders and regular files below it. Skip files that this user may not read."""
     for path in regular_files(folder):
         with contextlib.suppress(PermissionError, FileNotFoundError), path.open("rb") as file:
             os.fsync(file.fileno())
@@ -263,17 +273,17 @@ def fsync_tree(folder: Path) -> None:
 
 
 def remove_folder(folder: Path) -> None:
-    """Delete a folder; one that is already partly deleted is no error."""
+    """Delete a folder. Ignore errors: the folder may be partly deleted already."""
     shutil.rmtree(folder, ignore_errors=True)
 
 
 def discard(folder: Path) -> None:
-    """Delete a folder; renamed first, so that a partly deleted one never looks complete."""
+    """Delete a folder. The folder is renamed first, so that a partly deleted folder never looks complete."""
     remove_folder(folder.rename(folder.with_name(f".{folder.name}{PARTIAL}")))
 
 
 def link(source: Path, target: Path) -> None:
-    """Hard-link a file that no longer changes; copy it if the disk has no hard links."""
+    """Hard-link a file that no longer changes. Copy it if the disk has no hard links."""
     try:
         target.hardlink_to(source)
     except OSError:

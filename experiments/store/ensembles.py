@@ -1,7 +1,8 @@
-"""The members of an ensemble: finished runs whose weights decode together. What they are together. Imports no torch.
+"""The members of an ensemble, which are finished runs whose weights decode together, and the ensemble's record.
 
-An ensemble is a run of its own (experiments/identity.py) whose record sums up its members: parameters, operations and
-time are those of all, and what the members do not share is left out, or named for each.
+An ensemble is a run with its own run_id (experiments/identity.py). Its record contains the sums of its members'
+parameters, operations and time. A fact in which the members differ is left out, or lists the value of each member. This
+module does not import torch.
 """
 
 import contextlib
@@ -15,13 +16,14 @@ from experiments.store.checksummed import read_json
 from experiments.store.layout import Store, config_of
 from experiments.store.results import EnsembleMember, TrainingResult
 
-# Facts of what trained the members: kept where all agree; a time says nothing without all of them.
+# Facts about the hardware and software that trained the members. A fact is recorded if all members agree. The facts of
+# _DEVICE are recorded only together, because a time has no meaning without all of them.
 _DEVICE = ("device", "device_kind", "devices", "device_share", "threads")
 _SHARED = ("step", "host", "platform", "revision", "tool")
 
 
 class TrainedMember(NamedTuple):
-    """A finished training: its record, and the folder of the attempt with its weights."""
+    """A finished training: its record, and the folder of the attempt that has its weights."""
 
     run_id: str
     record: TrainingResult
@@ -29,19 +31,25 @@ class TrainedMember(NamedTuple):
 
     @property
     def entry(self) -> EnsembleMember:
-        """The member as an ensemble's record names it."""
+        """The entry for this member in the ensemble's record."""
         seed, weights = self.record.config.get("seed"), weights_digest(self.folder)
         return EnsembleMember(run_id=self.run_id, seed=seed, weights=weights)
 
 
 def weights_digest(folder: Path) -> str:
-    """A digest of the final weights in an attempt's folder; "" where they are not kept. Raises Damaged."""
+    """Return a digest of the final weights in an attempt's folder; "" if they are missing.
+
+    Raises Damaged if their description is damaged.
+    """
     files = (read_json(folder / "final" / "meta.json") or {}).get("files")
     return digest(files) if files else ""
 
 
 def members(store: Store, run_ids: Iterable[str]) -> list[TrainedMember]:
-    """The finished runs. Raises UserError for one that is not trained, or that has another tokenizer than the first."""
+    """Return the finished runs of these run_ids.
+
+    Raises UserError if a run is not trained, or if its tokenizer differs from that of the first run.
+    """
     found: list[TrainedMember] = []
     for run_id in run_ids:
         record, folder = store.result(run_id), store.weights_folder(run_id)
@@ -66,7 +74,7 @@ def _named(store: Store, run_id: str) -> str:
 
 
 def changed(store: Store, record: TrainingResult) -> list[EnsembleMember]:
-    """The members of a recorded ensemble that have other weights now; unknown weights count as the same."""
+    """Return the members of a recorded ensemble whose weights have changed. Unknown weights count as unchanged."""
     found = []
     for member in record.ensemble:
         with contextlib.suppress(Damaged):
@@ -78,11 +86,11 @@ def changed(store: Store, record: TrainingResult) -> list[EnsembleMember]:
 
 
 def together(found: Sequence[TrainedMember]) -> dict[str, Any]:
-    """Fields of the ensemble's record."""
+    """Return the fields of the ensemble's record."""
     records = [member.record for member in found]
     first = records[0]
     alike = [n for n in (*_DEVICE, *_SHARED) if all(getattr(each, n) == getattr(first, n) for each in records)]
-    # not known of one that went on from a shorter run
+    # the total time of a run that continued a shorter run is unknown
     train_s = _sum(None if record.continues else record.train_s for record in records)
     facts: dict[str, Any] = {
         "ensemble": [member.entry for member in found],
@@ -103,12 +111,12 @@ def together(found: Sequence[TrainedMember]) -> dict[str, Any]:
 
 
 def _sum(values: Iterable[Any]) -> Any:
-    """None where one is unknown."""
+    """Return the sum of the values; None if a value is unknown."""
     known = list(values)
     return None if None in known else sum(known)
 
 
 def _each(values: Iterable[str | None]) -> str | None:
-    """ "fp32", "bf16 and fp32"; None where one is unknown."""
+    """Return the distinct values in words, such as "fp32" or "bf16 and fp32"; None if a value is unknown."""
     known = list(dict.fromkeys(values))
     return None if None in known else " and ".join(map(str, known))

@@ -1,7 +1,7 @@
-"""Find the imports of Python files in their text: the modules, and those of them that lie beside the files.
+"""Find the imports of Python files in their source text, and the local files that these imports run.
 
-Nothing is imported or run. Names that a program makes at run time are not found here; the watcher of a run sees them
-(experiments/client/watch).
+This module does not import or run the files. It does not find names that a program builds at run time. The watcher of a
+run finds those (experiments/client/watch).
 """
 
 import ast
@@ -17,9 +17,9 @@ _SHEBANG = re.compile(rb"#!.*\bpython[\d.]*\b")
 
 
 def imported_names(source: str | bytes) -> set[str]:
-    """Dotted names that a source imports, anywhere in it; `from a import b` gives a.b, `from . import b` gives .b.
+    """Return the dotted names that a source imports anywhere; the empty set if the text is not valid Python.
 
-    Of text that is no Python there are none.
+    `from a import b` gives a.b, and `from . import b` gives .b.
     """
     found: set[str] = set()
     try:
@@ -36,7 +36,7 @@ def imported_names(source: str | bytes) -> set[str]:
 
 
 def imports_of(file: Path) -> frozenset[str]:
-    """Dotted names that a file imports; none for a file that cannot be read."""
+    """Return the dotted names that a file imports; the empty set if it cannot be read."""
     try:
         state = file.stat()
     except OSError:
@@ -53,9 +53,10 @@ def _imports_of(file: Path, state: tuple[int, int, int]) -> frozenset[str]:
 
 
 def local_files(files: Iterable[Path], folders: Sequence[Path] = ()) -> list[Path]:
-    """The files, and the Python files that they import from their own folders and packages or from `folders`.
+    """Return the files, and the Python files that they import from their folders and packages or from `folders`.
 
-    Installed packages count only where one of the files is in that package.
+    Imported files are searched in the same way. A file of an installed package counts only if one of the given files is
+    in the same package.
     """
     found: dict[Path, None] = {}
     waiting = [Path(os.path.realpath(file)) for file in reversed(list(files))]
@@ -73,7 +74,7 @@ def local_files(files: Iterable[Path], folders: Sequence[Path] = ()) -> list[Pat
 
 
 def _is_python_script(file: Path) -> bool:
-    """Return whether the first line of a file without the ending .py names Python as its interpreter."""
+    """Return whether a file without the ending .py names Python as its interpreter in its first line."""
     try:
         with file.open("rb") as stream:
             return _SHEBANG.match(stream.readline(200)) is not None
@@ -82,19 +83,19 @@ def _is_python_script(file: Path) -> bool:
 
 
 def module_files(name: str, folder: Path) -> list[Path]:
-    """The files below a folder that importing a module runs: the packages on the way, and the module."""
+    """Return the files below a folder that importing a module runs: the parent packages and the module."""
     found = []
     parts = [part for part in name.split(".") if part]
     for length in range(1, len(parts) + 1):
         base = folder.joinpath(*parts[:length])
         for path in (base / "__init__.py", base.with_name(f"{base.name}.py")):
-            if os.path.isfile(path):  # noqa: PTH113 - which takes any text
+            if os.path.isfile(path):  # noqa: PTH113 - os.path.isfile accepts any text
                 found.append(path)
     return found
 
 
 def _modules(name: str, file: Path, folders: Sequence[Path]) -> Iterator[Path]:
-    """The files that an import in a file runs, in the first folder that has its first name."""
+    """Yield the files that an import in a file runs. Only the first folder that contains any of them counts."""
     rest = name.lstrip(".")
     level = len(name) - len(rest)
     homes = [file.parents[level - 1]] if 0 < level <= len(file.parents) else [file.parent, _home(file), *folders]
@@ -105,7 +106,7 @@ def _modules(name: str, file: Path, folders: Sequence[Path]) -> Iterator[Path]:
 
 
 def _home(file: Path) -> Path:
-    """The folder from which a file's package is imported."""
+    """Return the folder from which a file's package is imported."""
     folder = file.parent
     while (folder / "__init__.py").is_file() and folder != folder.parent:
         folder = folder.parent
@@ -113,7 +114,7 @@ def _home(file: Path) -> Path:
 
 
 def _top_package(file: Path) -> Path:
-    """The folder of the package of the highest level in which a file lies; the file itself if it is in no package."""
+    """Return the top-level package folder of a file; the file itself if it is in no package."""
     home = _home(file)
     return home / file.relative_to(home).parts[0]
 

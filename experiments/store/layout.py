@@ -1,18 +1,18 @@
 """The store's layout, version and locks, and the description of a run.
 
     store.json                       {"version": 1}
-    queue.db  mlflow.db  mlflow.jsonl    (in --state-dir if one is given)
-    artifacts/                       MLflow's
-    corpora/<digest>/                tokenizer and encoded arrays, made once
-    runs/<run_id>/config.json        the resolved configuration, the inputs' digests, and the row it was queued for
-                 /rows.json          all rows, where several share the run
+    queue.db  mlflow.db  mlflow.jsonl    (in the folder of --state-dir if the option is given)
+    artifacts/                       artifacts of MLflow
+    corpora/<digest>/                tokenizer and encoded arrays, prepared once
+    runs/<run_id>/config.json        the resolved configuration, digests of the inputs, and the row it was queued for
+                 /rows.json          all rows, if several rows share the run
                  /attempts/0001/     events.jsonl, log.txt, checkpoints/, final/: an attempt writes only here
-                                       alive: the time of its last heartbeat
-                                       watch/: what a user's trainer imported, by absolute paths
-                 /result.json        written when an attempt has finished training; names that attempt
+                                       alive: the time of the last heartbeat of the attempt
+                                       watch/: files that a user's trainer imported, by absolute paths
+                 /result.json        written when an attempt has finished training; has the number of that attempt
                  /evaluations/<eval_id>/result.json, translations
 
-Nothing in a store is found by an absolute path, so a store can be moved. Imports no torch.
+The program finds nothing in a store by an absolute path, so a store can be moved. This module does not import torch.
 """
 
 import contextlib
@@ -40,7 +40,7 @@ _ATTEMPT = re.compile(r"[0-9]{4,9}")
 
 
 class Store:
-    """A folder of runs. `open` checks it; all paths inside come from this class."""
+    """A folder of runs. `open` checks it. All paths in a store come from this class."""
 
     def __init__(self, root: Path, state_dir: Path | None = None) -> None:
         self.root = root
@@ -48,9 +48,9 @@ class Store:
 
     @classmethod
     def open(cls, root: Path | str, state_dir: Path | str | None = None, *, create: bool = True) -> "Store":
-        """Open a store, creating it if missing. With `create=False` a missing store reads as an empty one.
+        """Open a store, and create it if it is missing. With `create=False`, a missing store reads as an empty one.
 
-        Raises UserError for a store of another version, and, with `create`, for a folder that cannot be written.
+        Raises UserError for a store of another version and, with `create`, for a folder that cannot be written.
         """
         store = cls(Path(root).absolute(), Path(state_dir).absolute() if state_dir else None)
         marker = store.root / MARKER
@@ -98,28 +98,31 @@ class Store:
         return self.root / "runs"
 
     def run_ids(self) -> list[str]:
-        """Sorted run_ids of the runs that have a folder; folders with other names are ignored."""
+        """Return the sorted run_ids of all runs that have a folder. Folders with other names are ignored."""
         return sorted(p.name for p in self.runs.iterdir() if _IDENTITY.fullmatch(p.name)) if self.runs.is_dir() else []
 
     def run_folder(self, run_id: str) -> Path:
-        """The folder of a run. Raises ValueError for text that is no identity."""
+        """Return the folder of a run. Raise ValueError if the text is not a run_id."""
         return self.runs / _checked(run_id)
 
     def attempt_folder(self, run_id: str, attempt: int) -> Path:
-        """The folder of an attempt."""
+        """Return the folder of an attempt."""
         return self.run_folder(run_id) / "attempts" / f"{attempt:04d}"
 
     def evaluation_folder(self, run_id: str, eval_id: str) -> Path:
-        """The folder of a valid evaluation. Raises ValueError for text that is no identity."""
+        """Return the folder of an evaluation. Raise ValueError if the text is not an identity."""
         return self.run_folder(run_id) / "evaluations" / _checked(eval_id)
 
     def attempts(self, run_id: str) -> list[int]:
-        """Numbers of the attempts, oldest first."""
+        """Return the numbers of a run's attempts, oldest first."""
         folder = self.run_folder(run_id) / "attempts"
         return sorted(int(p.name) for p in folder.iterdir() if _ATTEMPT.fullmatch(p.name)) if folder.is_dir() else []
 
     def new_attempt(self, run_id: str) -> tuple[int, Path]:
-        """Create the next attempt's folder and return its number and path; safe against concurrent callers."""
+        """Create the folder of the next attempt and return its number and path.
+
+        Concurrent callers get different numbers.
+        """
         number = max(self.attempts(run_id), default=0) + 1
         while True:
             folder = self.attempt_folder(run_id, number)
@@ -132,7 +135,7 @@ class Store:
                 return number, folder
 
     def result(self, run_id: str) -> TrainingResult | None:
-        """The record of the finished training, or None. Raises Damaged."""
+        """Return the record of the finished training, or None. Raise Damaged if the record is damaged."""
         path = self.run_folder(run_id) / RESULT_FILE
         found = TrainingResult.load(path, run_id=run_id)
         if found is not None and not found.attempt:
@@ -140,22 +143,25 @@ class Store:
         return found
 
     def evaluation(self, run_id: str, eval_id: str) -> EvaluationResult | None:
-        """The record of a finished evaluation, or None. Raises Damaged."""
+        """Return the record of a finished evaluation, or None. Raise Damaged if the record is damaged."""
         path = self.evaluation_folder(run_id, eval_id) / RESULT_FILE
         return EvaluationResult.load(path, run_id=run_id, eval_id=eval_id)
 
     def weights_folder(self, run_id: str) -> Path | None:
-        """The folder of the attempt that finished training, or None."""
+        """Return the folder of the attempt that finished training, or None."""
         result = self.result(run_id)
         return self.attempt_folder(run_id, result.attempt) if result else None
 
     def coordinator(self) -> str:
-        """The store's coordinator at this moment, "process 4711 on host", or "". Takes the lock only for an instant."""
+        """Return the store's present coordinator, such as "process 4711 on host"; "" if there is none.
+
+        It takes the lock only for an instant.
+        """
         return locks.holder((self.root, self.state_dir))
 
     @contextlib.contextmanager
     def coordinator_lock(self) -> Iterator[None]:
-        """Hold the store as its coordinator. Raises UserError naming the process that holds it."""
+        """Hold the store as its coordinator. Raise UserError, which names the holder, if another process holds it."""
         with contextlib.ExitStack() as stack:
             with explain_os_errors(f"lock the store {self.root}"):
                 stack.enter_context(locks.hold((self.root, self.state_dir)))
@@ -163,14 +169,14 @@ class Store:
 
 
 def folders_in(folder: Path) -> list[str]:
-    """The sorted names of the folders in one, without hidden ones; [] if it is not there."""
+    """Return the sorted names of the visible folders in a folder; [] if the folder does not exist."""
     if not folder.is_dir():
         return []
     return sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
 
 
 def _checked(identity: str) -> str:
-    """Check that an identity is exactly 16 hex digits before it becomes a folder's name."""
+    """Return an identity after checking that it is exactly 16 hex digits, before it becomes a folder's name."""
     if not _IDENTITY.fullmatch(identity):
         raise ValueError(f"not an identity of 16 hex digits: {identity!r}")
     return identity
@@ -194,7 +200,7 @@ def _check_version(marker: Path) -> None:
 
 
 def _refuse_foreign(root: Path) -> None:
-    """Refuse to turn a folder with other files into a store, for example after a typing mistake in --store."""
+    """Refuse to turn a folder with other files into a store, for example after a typing error in --store."""
     if root.exists() and not root.is_dir():
         raise UserError(f"--store {root} is a file. Name a folder; it is created if missing.")
     foreign = root.is_dir() and any(not path.name.startswith(f".{MARKER}.") for path in root.iterdir())
@@ -204,10 +210,12 @@ def _refuse_foreign(root: Path) -> None:
         )
 
 
-# --- The description of a run: config.json, written when it was first queued or imported, and its rows
-# Rows of one table, and of several, may share a training and differ in its evaluation. The run is named for the first,
-# which is in config.json. Once there are several, or the first has changed, rows.json has all of them, in the order in
-# which they were queued.
+# --- The description of a run (config.json) and its rows (rows.json)
+#
+# config.json is written when a run is queued or imported for the first time. It contains the first row of the run.
+# Several rows, of one table or of several tables, may share a training and differ in the evaluation. rows.json is
+# written as soon as a second row uses the run, or the first row changes. It lists all rows in the order in which they
+# were first queued or imported.
 
 
 CONFIG = "config.json"
@@ -216,16 +224,19 @@ ROWS = "rows.json"
 
 @dataclass(frozen=True)
 class TableRow:
-    """A row of a table that a run belongs to, with the row's own decoding, whatever was decoded besides."""
+    """A table row that a run belongs to, with the evaluations and settings that the row itself asks for."""
 
     member: Member
     evaluations: Mapping[str, str] = field(default_factory=dict)  # set → eval_id
-    settings: Mapping[str, Any] = field(default_factory=dict)  # by dotted name, where config.json has others
-    trees: tuple[str, ...] = ()  # of its code, and of base's, if its study has rows that change code
+    settings: Mapping[str, Any] = field(default_factory=dict)  # dotted name → value, where config.json differs
+    trees: tuple[str, ...] = ()  # trees of the row's code and of base's code, if rows of the study change code
 
 
 def description_of(store: Store, run_id: str, *, forgiving: bool = False) -> dict[str, Any]:
-    """The record config.json; {} if there is none. Raises UserError for a damaged one; forgiving: {} for that too."""
+    """Return the record config.json; {} if it is missing.
+
+    Raises UserError for a damaged record; with `forgiving`, a damaged record gives {}.
+    """
     try:
         return read_json(store.run_folder(run_id) / CONFIG) or {}
     except UserError:
@@ -235,7 +246,7 @@ def description_of(store: Store, run_id: str, *, forgiving: bool = False) -> dic
 
 
 def spec_of(store: Store, run_id: str, *, forgiving: bool = False) -> RunSpec | None:
-    """The run as config.json describes it; None if there is no such record. See `description_of`."""
+    """Return the run as config.json describes it; None if that record is missing. See `description_of`."""
     record = description_of(store, run_id, forgiving=forgiving)
     try:
         return recorded_spec(record) if record else None
@@ -247,15 +258,15 @@ def spec_of(store: Store, run_id: str, *, forgiving: bool = False) -> RunSpec | 
 
 
 def config_of(store: Store, run_id: str, *, forgiving: bool = False) -> Mapping[str, Any]:
-    """The settings in the record, nested; {} if there are none. See `description_of`."""
+    """Return the nested settings in config.json; {} if there are none. See `description_of`."""
     spec = spec_of(store, run_id, forgiving=forgiving)
     return spec.config if spec else {}
 
 
 def rows_of(store: Store, run_id: str) -> list[TableRow]:
-    """The rows that a run belongs to, the first one first; [] where that is not recorded, or cannot be read.
+    """Return the rows that a run belongs to, the first row first; [] if they are not recorded or cannot be read.
 
-    A row whose names are not Unicode is left out: no study has one.
+    A row whose names are not Unicode is left out, because no study can have such a row.
     """
     try:
         recorded = (read_json(store.run_folder(run_id) / ROWS) or {}).get("rows")
@@ -265,24 +276,28 @@ def rows_of(store: Store, run_id: str) -> list[TableRow]:
     for one in recorded or [description_of(store, run_id, forgiving=True).get("row")]:
         with contextlib.suppress(KeyError, TypeError, ValueError):
             study, profile, corpus, row, group = map(str, one["member"])
-            f"{study}{profile}{corpus}{row}{group}".encode()  # ValueError for half a surrogate pair
+            f"{study}{profile}{corpus}{row}{group}".encode()  # ValueError for an unpaired surrogate
             settings, trees = dict(one["settings"]), tuple(map(str, one.get("trees", ())))
-            if settings and "trees" not in one:  # of version 0.1.0, which had facts of the trainer among the settings
+            if settings and "trees" not in one:  # version 0.1.0 stored facts of the trainer among the settings
                 settings, trees = _without_facts(store, run_id, settings)
             rows.append(TableRow((study, profile, corpus, row, group), dict(one["evaluations"]), settings, trees))
     return rows
 
 
 def _without_facts(store: Store, run_id: str, settings: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The settings of a row of version 0.1.0 without facts of its trainer, and its trees. Raises ValueError."""
+    """Return the settings of a row of version 0.1.0 without the facts of its trainer, and its trees.
+
+    Raises ValueError for facts of wrong types.
+    """
     spec = spec_of(store, run_id, forgiving=True)
     own, trainer = separate(settings, spec.task if spec else "")
     return own, trainer.trees
 
 
 def keep_row(store: Store, run_id: str, row: TableRow) -> None:
-    """Record that a run belongs to a row. Its decoding of a set takes the place of an earlier one of the same row."""
-    rows = {known.member[:4]: known for known in rows_of(store, run_id)}  # a row may come to another group
+    """Record that a run belongs to a row. An evaluation of a set replaces the row's earlier evaluation of that set."""
+    # the group is not part of the key, because a row may move to another group
+    rows = {known.member[:4]: known for known in rows_of(store, run_id)}
     known = rows.get(row.member[:4])
     new = replace(row, evaluations={**(known.evaluations if known else {}), **row.evaluations})
     if new != known:

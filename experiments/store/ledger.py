@@ -1,8 +1,8 @@
-"""The ledger: what was ever requested, started, ended, cancelled or discarded in a store, by whom and why.
+"""The ledger: all that was requested, started, ended, cancelled or discarded in a store, with the user and the reason.
 
-`ledger.jsonl` has one JSON object a line: `n` (1, 2, …), `time`, `who`, `what`, and the facts of that kind. Lines are
-only appended. A last line without its end was cut short by a kill and never acknowledged: the next append
-removes it. Imports no torch.
+`ledger.jsonl` has one JSON object per line: `n` (1, 2, …), `time`, `who`, `what`, and the facts of that kind of line.
+Lines are only appended. If the last line has no line break, its writer was killed before it acknowledged the line. The
+next append removes such a line. This module does not import torch.
 """
 
 import json
@@ -21,15 +21,16 @@ from experiments.store.durable import open_regular, take_lock
 from experiments.store.layout import Store
 
 FILE = "ledger.jsonl"
-DAMAGED = "damaged"  # what stands in a bundle for a damaged line
-LOCKED_S = 30.0  # at most, until another process has written its line
+DAMAGED = "damaged"  # the `what` of the entry that replaces a damaged line in a bundle
+LOCKED_S = 30.0  # limit of the wait for another process that writes its line
 WINDOW = 1 << 16  # bytes read from the end to find the last line
 Entry = dict[str, Any]
-command: ContextVar[Mapping[str, str]] = ContextVar("command", default={})  # noqa: B039 - the verb and its reason
+# The verb of the present command, and the reason that the user gave.
+command: ContextVar[Mapping[str, str]] = ContextVar("command", default={})  # noqa: B039 - nobody changes the default
 
 
 def append(store: Store, what: str, **facts: Any) -> None:
-    """Append a line on a request, with its verb and its reason; it is on the disk when this returns.
+    """Append a line about a request, with the verb and the reason of the command. The line is on the disk on return.
 
     Raises UserError if the disk is full or read-only.
     """
@@ -37,9 +38,9 @@ def append(store: Store, what: str, **facts: Any) -> None:
 
 
 def append_all(store: Store, lines: Sequence[Mapping[str, Any]], *, durable: bool = True) -> None:
-    """Append lines, each with its `what`, by one write.
+    """Append lines in one write. Each has its `what`.
 
-    durable: they survive a power cut. If not, a later durable append makes them so.
+    durable: make the lines survive a power cut. Otherwise the next durable append does so.
     """
     if not lines:
         return
@@ -68,12 +69,12 @@ def append_all(store: Store, lines: Sequence[Mapping[str, Any]], *, durable: boo
 
 
 def entries(store: Store) -> list[Entry]:
-    """All lines but damaged ones, oldest first. `damaged` names those."""
+    """Return all lines except damaged ones, oldest first. `damaged` describes those."""
     return [entry for _, entry in _parsed(store) if entry is not None]
 
 
 def damaged(store: Store) -> list[str]:
-    """A sentence for each line that is no entry; [] if all are."""
+    """Return a sentence about each damaged line; [] if there are none."""
     found = []
     for count, (line, entry) in enumerate(_parsed(store), 1):
         if entry is None:
@@ -84,9 +85,9 @@ def damaged(store: Store) -> list[str]:
 
 
 def since(store: Store, begin: int) -> tuple[list[Entry], int]:
-    """The lines from byte `begin` on, and the byte at which the next line will begin.
+    """Return the lines from byte `begin` on, and the byte where the next line will begin.
 
-    Raises Damaged for a damaged line: a line that is skipped could have set a limit.
+    Raises Damaged for a damaged line, because that line may have set a limit.
     """
     found = []
     for line in _lines(store, begin):
@@ -102,7 +103,7 @@ def since(store: Store, begin: int) -> tuple[list[Entry], int]:
 
 
 def of_study(found: Sequence[Entry], study: str) -> list[Entry]:
-    """The lines that concern a study: its requests, and all on the runs that these name."""
+    """Return the lines about a study: its requests, and all lines about the runs in these requests."""
     runs = {names[0] for of_row in tried(found, study).values() for names in of_row}
     return [
         entry
@@ -112,7 +113,7 @@ def of_study(found: Sequence[Entry], study: str) -> list[Entry]:
 
 
 def tried(found: Sequence[Entry], study: str) -> dict[tuple[str, str], set[tuple[str, ...]]]:
-    """All rows of a study that were ever requested: (row, settings) → its runs, each as run_id and eval_ids."""
+    """Return all rows of a study that were ever requested: (row, settings) → its runs, each as run_id and eval_ids."""
     rows: dict[tuple[str, str], set[tuple[str, ...]]] = {}
     for entry in found:
         if entry.get("study") == study and "rows" in entry:
@@ -122,10 +123,10 @@ def tried(found: Sequence[Entry], study: str) -> dict[tuple[str, str], set[tuple
 
 
 def rows_with_results(found: Sequence[Entry], study: str) -> list[set[tuple[str, ...]]]:
-    """The rows of a study that were requested and for which an attempt finished, each once.
+    """Return the rows of a study that were requested and for which an attempt finished, each row once.
 
-    A row is the set of its evaluations, as pairs of run_id and eval_id; of a run without evaluations its run_id alone.
-    Requests that share one are of the same row, whatever else of the study was edited between them.
+    A row is the set of its evaluations, as pairs of run_id and eval_id. A run without evaluations is represented by its
+    run_id alone. Requests that share an evaluation count as the same row, even if the study was edited between them.
     """
     finished = {entry.get("run_id") for entry in found if entry["what"] == "end" and entry.get("outcome") == "finished"}
     rows: list[set[tuple[str, ...]]] = []
@@ -138,14 +139,17 @@ def rows_with_results(found: Sequence[Entry], study: str) -> list[set[tuple[str,
 
 
 def pairs(run_id: str, eval_ids: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """A run with each of its evaluations; the run alone if it has none."""
+    """Yield the run_id with each of its eval_ids; the run_id alone if it has none."""
     yield from ((run_id, eval_id) for eval_id in eval_ids)
     if not eval_ids:
         yield (run_id,)
 
 
 def shared(store: Store, study: str, redacted: Callable[[Entry], Entry]) -> bytes:
-    """The ledger for readers of one study: of other lines only when and what. A damaged line has only its number."""
+    """Return the ledger for readers of one study.
+
+    Lines about other studies keep only their number, time and kind. A damaged line keeps only its number.
+    """
     found, lines = list(_parsed(store)), []
     own = {id(entry) for entry in of_study([entry for _, entry in found if entry is not None], study)}
     for count, (line, entry) in enumerate(found, 1):
@@ -160,7 +164,10 @@ def shared(store: Store, study: str, redacted: Callable[[Entry], Entry]) -> byte
 
 
 def reason(text: str) -> str:
-    """The text of --because, checked. Raises UserError for control characters, line breaks among them."""
+    """Return the text of --because without white space around it.
+
+    Raises UserError for control characters, which include line breaks, and for more than 1,000 characters.
+    """
     if not text.isprintable() or len(text) > 1000:
         raise UserError("--because: write at most 1,000 characters without line breaks or control characters.")
     return text.strip()
@@ -174,7 +181,7 @@ def _lines(store: Store, begin: int = 0) -> Iterator[bytes]:
         with open_regular(store.root / FILE) as file:
             file.seek(begin)
             for line in file:
-                if line.endswith(b"\n"):  # else its writer was killed, or writes now
+                if line.endswith(b"\n"):  # otherwise its writer was killed, or is still writing
                     yield line[:-1]
     except (FileNotFoundError, NotADirectoryError):
         return
@@ -185,16 +192,19 @@ def _lines(store: Store, begin: int = 0) -> Iterator[bytes]:
 
 
 def _parsed(store: Store) -> Iterator[tuple[bytes, Entry | None]]:
-    """Each line with its entry; None for a damaged one."""
+    """Return each line with its entry; the entry of a damaged line is None."""
     return ((line, _entry(line)) for line in _lines(store))
 
 
-_EVERY = ("n", "time", "what")  # what every line has, also one that was shared
+_EVERY = ("n", "time", "what")  # fields that every line has, also in a bundle
 _LAST = 253402300800.0  # Unix time of the end of the year 9999
 
 
 def _entry(line: bytes) -> Entry | None:
-    """The entry on a line; None for a damaged one: no JSON, no number or time, or facts of other types."""
+    """Return the entry on a line; None for a damaged line.
+
+    A line is damaged if it is not JSON, lacks its number or time, or has facts of wrong types.
+    """
     try:
         found = json.loads(line)
     except (ValueError, RecursionError):
@@ -220,7 +230,7 @@ def _are_texts(value: Any) -> bool:
 
 
 def _are_rows(value: Any) -> bool:
-    """Return whether a value is {row: {settings, runs}}, as a request has it."""
+    """Return whether a value has the form of the rows in a request: {row: {settings, runs}}."""
     return isinstance(value, dict) and all(
         isinstance(row, dict)
         and isinstance(row.get("settings"), str)
@@ -230,7 +240,7 @@ def _are_rows(value: Any) -> bool:
     )
 
 
-_FACTS: dict[str, Callable[[Any], bool]] = {  # by name: whether a value has its type
+_FACTS: dict[str, Callable[[Any], bool]] = {  # name → check of the value's type
     **dict.fromkeys(("what", "who", "study", "profile", "run_id", "outcome", "because", "verb"), _is_text),
     **dict.fromkeys(("attempt", "seconds", "slots", "predicted_s"), _is_number),
     **dict.fromkeys(("run_ids", "planned"), _are_texts),
@@ -239,12 +249,12 @@ _FACTS: dict[str, Callable[[Any], bool]] = {  # by name: whether a value has its
 
 
 def _last(file: int) -> tuple[int, bytes]:
-    """The end of the last whole line, and that line; a part of a line behind it is cut off."""
+    """Return the byte where the last complete line ends, and that line. Cut off an incomplete line after it."""
     size, window = os.fstat(file).st_size, WINDOW
     while True:
         begin = max(0, size - window)
         *whole, torn = os.pread(file, size - begin, begin).split(b"\n")
-        if len(whole) > (begin > 0):  # the first of a window may have begun before it
+        if len(whole) > (begin > 0):  # the first line of a window may be incomplete
             break
         if not begin:
             whole = [b""]
@@ -256,16 +266,16 @@ def _last(file: int) -> tuple[int, bytes]:
 
 
 def _number(file: int, end: int, last: bytes) -> int:
-    """The number of the last line."""
+    """Return the number of the last line."""
     try:
         return int(json.loads(last)["n"]) if last else 0
-    except (ValueError, KeyError, TypeError, RecursionError):  # it is damaged
+    except (ValueError, KeyError, TypeError, RecursionError):  # the line is damaged: count the lines
         return os.pread(file, end, 0).count(b"\n")
 
 
 def _user() -> str:
-    """The name of the user whose process this is, whatever the environment says."""
+    """Return the name of the user who runs this process. Environment variables do not change it."""
     try:
         return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:  # a container may have no name for it
+    except KeyError:  # a container may have no name for the user
         return f"uid {os.getuid()}"

@@ -1,7 +1,8 @@
-"""The coordinator's lock: one in the store, and one in the state folder if that is another folder.
+"""The coordinator's lock: a file in the store, and one in the state folder if that is another folder.
 
-It is an flock, which the kernel releases when the holder dies in any way. Some network disks have no locks, or locks
-that other machines do not see; there the holder's name in the file decides. The holder removes it when it ends.
+The lock is an flock. The kernel releases it when its holder ends for any reason. Some network disks have no locks, or
+have locks that other machines do not see. There the name that the holder writes into the file decides. The holder
+removes its name when it ends.
 """
 
 import contextlib
@@ -21,19 +22,19 @@ from experiments.processes.process_identity import identify, is_alive
 from experiments.store.durable import read_regular
 
 FILE = "coordinator.lock"
-PATIENCE_S = 1.0  # `holder` takes the lock for some microseconds, so one failure means nothing
-SETTLE_S = 1.0  # after this time, of two processes that wrote their names into the file, one sees that it lost
+PATIENCE_S = 1.0  # time to retry, because `holder` too takes the lock for some microseconds
+SETTLE_S = 1.0  # if two processes write their names into the file, one finds the other's name after this time
 _NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL)
 _TAKEN = (errno.EWOULDBLOCK, errno.EACCES)
-_LOCAL = {"nolock", "local_lock=all", "local_lock=flock", "localflock", "nobrl"}  # of NFS, Lustre, SMB: mount options
+_LOCAL = {"nolock", "local_lock=all", "local_lock=flock", "localflock", "nobrl"}  # mount options (NFS, Lustre, SMB)
 
 
 class Occupied(UserError):  # noqa: N818 - the state of the store
-    """Another coordinator works on the store."""
+    """Error that is raised if another coordinator works on the store."""
 
 
 def holder(folders: Iterable[Path]) -> str:
-    """The process that holds one of the folders, "process 4711 on host", or ""."""
+    """Return the process that holds one of the folders, such as "process 4711 on host"; "" if there is none."""
     for folder in _distinct(folders):
         try:
             file = os.open(folder / FILE, os.O_RDONLY | os.O_NONBLOCK)
@@ -52,14 +53,17 @@ def holder(folders: Iterable[Path]) -> str:
 
 
 def held_by_other(folder: Path) -> str:
-    """The process that holds a folder, if it is not this one; else ""."""
+    """Return the process that holds a folder if it is another process than this one; otherwise ""."""
     mine = {**identify(os.getpid()), "host": socket.gethostname()}
     return "" if _identity(folder) == mine else holder([folder])
 
 
 @contextlib.contextmanager
 def hold(folders: Iterable[Path]) -> Iterator[None]:
-    """Hold the folders until the context ends. Raises UserError naming the other holder."""
+    """Hold the folders until the context ends.
+
+    Raises UserError, which names the holder, if another process holds one.
+    """
     with contextlib.ExitStack() as stack:
         for folder in _distinct(folders):
             stack.enter_context(_hold(folder))
@@ -72,7 +76,7 @@ def _hold(folder: Path) -> Iterator[None]:
     try:
         seen_by_all = _lock(file, folder)
         mine = {**identify(os.getpid()), "host": socket.gethostname()}
-        if not seen_by_all and _lives(_identity(folder)):  # the named process may still work
+        if not seen_by_all and _lives(_identity(folder)):  # the process that the file names may still be running
             advice = (
                 " Locks on this disk are not visible to other machines: if that process was killed, delete "
                 f"{folder / FILE}."
@@ -94,12 +98,12 @@ def _hold(folder: Path) -> Iterator[None]:
 
 
 def _distinct(folders: Iterable[Path]) -> Iterable[Path]:
-    """Each folder once: a process that locks one twice would wait for itself."""
+    """Return each folder once, because a process that locks a folder twice would wait for itself."""
     return dict.fromkeys(folder.resolve() for folder in folders)
 
 
 def _lock(file: int, folder: Path) -> bool:
-    """Lock the file; True if other machines see the lock too. Raises UserError if another process holds it."""
+    """Lock the file and return whether other machines see the lock. Raise UserError if another process holds it."""
     until = time.monotonic() + PATIENCE_S
     while True:
         try:
@@ -136,7 +140,7 @@ def _name(folder: Path) -> str:
 
 
 def _identity(folder: Path) -> Mapping[str, Any] | None:
-    """The identity that the holder wrote into the file; None if there is none."""
+    """Return the process identity that the holder wrote into the file; None if there is none."""
     with contextlib.suppress(ValueError):
         for line in _lines(folder)[1:]:
             found = json.loads(line)
@@ -145,12 +149,12 @@ def _identity(folder: Path) -> Mapping[str, Any] | None:
 
 
 def _lives(identity: Mapping[str, Any] | None) -> bool:
-    """Return whether a process may be alive; one on another machine always may."""
+    """Return whether a process may be alive. A process on another machine is assumed to be alive."""
     return identity is not None and (identity.get("host") != socket.gethostname() or is_alive(identity))
 
 
 def _locks_are_local(folder: Path) -> bool:
-    from experiments.store.sqlite_mode import mount_of  # imported late: psutil is not on a bare GPU box
+    from experiments.store.sqlite_mode import mount_of  # imported late, because a bare GPU machine may lack psutil
 
     mount = mount_of(folder)
     return mount is not None and bool(_LOCAL & set(mount.opts.split(",")))

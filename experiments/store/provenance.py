@@ -1,4 +1,4 @@
-"""Provenance of a training: commit, uncommitted changes, versions, host. Imports no torch."""
+"""Provenance of a training: commit, uncommitted changes, versions, host. This module does not import torch."""
 
 import functools
 import hashlib
@@ -16,33 +16,36 @@ from experiments.errors import UserError
 from experiments.masking import masked
 from experiments.store.repository import Repository, top_of
 
-PACKAGES = ("torch", "numpy", "sentencepiece", "sacrebleu")  # the numbers of built-in tasks depend on these
+PACKAGES = ("torch", "numpy", "sentencepiece", "sacrebleu")  # packages that the numbers of built-in tasks depend on
 DISTRIBUTION = "transformer-ablations"
-LARGEST_IN_DIFF = 1 << 20  # bytes of a file, such as data that a command names
+LARGEST_IN_DIFF = 1 << 20  # bytes; a larger file, such as data that a command names, is left out of the diff
 OURS = ("ablations", "model", "experiments")  # the folders of a checkout that a training may depend on
 
 
 @dataclass(frozen=True)
 class RepositoryState:
-    """The state of a repository. `diff`: uncommitted changes of the examined files; None if git did not say."""
+    """The state of a repository.
 
-    repository: str | None  # the name of its folder
+    `diff` has the uncommitted changes of the examined files. It is None if git could not compute them.
+    """
+
+    repository: str | None  # name of the repository's folder
     commit: str | None  # None: the files are in no repository
     diff: str | None
 
     def facts(self) -> dict[str, Any]:
-        """The fields of a record. `dirty` is None if unknown."""
+        """Return the fields of a record. `dirty` is None if it is unknown."""
         dirty = None if self.commit is None or self.diff is None else bool(self.diff.strip())
         digest = hashlib.sha256(self.diff.encode()).hexdigest()[:16] if self.diff and dirty else None
         return {"repository": self.repository, "commit": self.commit, "dirty": dirty, "diff_digest": digest}
 
 
 def revision_of(files: Iterable[Path], script: str, folder: Path | None) -> RepositoryState:
-    """The repository of a user's code: that of the `script`, if it has one.
+    """Return the state of the repository of a user's code.
 
-    files: those of the user's code, whose uncommitted changes the diff has. For a command that names no file, with the
-    study's `folder`, it is the repository of that folder. Read once per process: later edits did not take part in the
-    training.
+    It is the repository of the `script`. For a command without a script it is the repository of the study's `folder`.
+    files: the files of the user's code. The diff contains their uncommitted changes. The state is read once per
+    process, because later edits do not affect the training.
     """
     if script:
         return _revision(Path(script).parent, tuple(sorted(map(str, files))))
@@ -50,26 +53,26 @@ def revision_of(files: Iterable[Path], script: str, folder: Path | None) -> Repo
 
 
 def tool() -> dict[str, Any]:
-    """This program: its version, and its commit if it runs from a checkout."""
+    """Return the version of this program, and its commit if it runs from a checkout."""
     facts = tool_revision().facts()
-    del facts["repository"]  # a checkout's folder may have any name
+    del facts["repository"]  # the folder of a checkout may have any name
     return {"version": _version(DISTRIBUTION), **facts}
 
 
 @functools.cache
 def tool_revision() -> RepositoryState:
-    """The repository of this program, if it runs from a checkout."""
+    """Return the state of the repository of this program, if it runs from a checkout."""
     here = Path(__file__).resolve()
-    # an installed copy may be inside another repository: only one that tracks this file counts
+    # An installed copy may be inside another repository. Only a repository that tracks this file counts.
     folders = tuple(str(here.parents[2] / name) for name in OURS)
     return _revision(here.parent, folders, tracked=here)
 
 
 @functools.cache
 def _revision(folder: Path, paths: tuple[str, ...], tracked: Path | None = None) -> RepositoryState:
-    """The repository of `folder`, with the uncommitted changes of the paths; these may lie in several (submodules).
+    """Return the state of the repository of `folder`, with the uncommitted changes of the paths.
 
-    tracked: a file without which the repository does not count.
+    The paths may lie in several repositories (submodules). tracked: a file that the repository must track to count.
     """
     nothing = RepositoryState(None, None, "")
     try:
@@ -93,7 +96,7 @@ def _revision(folder: Path, paths: tuple[str, ...], tracked: Path | None = None)
 
 
 def _changes(repository: Repository, paths: Sequence[Path]) -> str:
-    """Return a repository's uncommitted changes as a diff for `git apply`; a large file is only named."""
+    """Return a repository's uncommitted changes as a diff for `git apply`. A large file is only named in it."""
     large = [path for path in paths if path.is_file() and path.stat().st_size > LARGEST_IN_DIFF]
     names = {path: os.path.relpath(path, repository.top) for path in paths}
     small, files = [names[path] for path in paths if path not in large], [path for path in paths if path.is_file()]
@@ -111,9 +114,9 @@ def _changes(repository: Repository, paths: Sequence[Path]) -> str:
 
 
 def versions(packages: Iterable[str] | None) -> dict[str, str]:
-    """Versions of Python and of packages by import name, read without importing them.
+    """Return the versions of Python and of packages by import name, without importing the packages.
 
-    None: another program computes the numbers, and its packages are unknown; then the result is {}.
+    packages: None if another program computes the numbers. Its packages are unknown, and the result is {}.
     """
     if packages is None:
         return {}
@@ -134,12 +137,12 @@ def _version(distribution: str) -> str | None:
 
 @functools.cache
 def _distributions() -> Mapping[str, list[str]]:
-    """Imported name → distributions: sklearn → scikit-learn."""
+    """Return import name → distributions, such as sklearn → scikit-learn."""
     return metadata.packages_distributions()
 
 
 def host() -> dict[str, str]:
-    """Host name, platform and command of this process, for records."""
+    """Return the host name, platform and command of this process, for records."""
     return {
         "host": socket.gethostname(),
         "platform": platform.platform(),

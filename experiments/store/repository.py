@@ -1,15 +1,16 @@
-"""A repository of the user's, which is only read: git runs on folders of our own that borrow its objects.
+"""Read the user's git repository without executing or changing anything in it.
 
-Nothing of the repository is executed and nothing in it or its working copy is written. git never opens the repository
-as such, so its configuration, and the user's, decide nothing: no filter, textconv, external diff, fsmonitor, hook, gpg
-program or alias runs, and a repository of another user needs no `safe.directory`. Two folders stand for it, with its
-refs linked, its objects as alternates, and settings of its that are plain data, such as core.autocrlf:
+git runs on two folders of this program that use the repository's objects. git never opens the repository itself, so
+neither the configuration of the repository nor that of the user has an effect. No filter, textconv, external diff,
+fsmonitor, hook, gpg program or alias runs, and a repository of another user needs no `safe.directory`. Nothing in the
+repository or its working copy is written. Both folders link the repository's refs and name its objects as alternates:
 
-- in the view, git compares the working copy with a copy of the index, with the repository's own attributes;
-- in the other one, git computes trees, byte by byte: attributes that would change or leave out files are off there.
+- In the folder `view`, git compares the working copy with a copy of the index. This folder has the attributes of the
+  repository, and those of its settings that are plain data, such as core.autocrlf.
+- In the folder `trees`, git computes trees byte by byte. Attributes that would change or leave out files are off there.
 
-A file with a git filter whose content differs from the last commit is named (`unread`): only the filter could tell
-whether it has changed. Imports no torch.
+A file with a git filter whose content differs from the last commit is listed in `unread`, because only the filter could
+tell whether it has changed. This module does not import torch.
 """
 
 import atexit
@@ -29,8 +30,8 @@ from typing import NamedTuple
 from experiments.errors import UserError
 from experiments.store.durable import open_regular, read_regular
 
-LINK, SUBMODULE = "120000", "160000"  # git's modes of what is no file
-LIMIT_S = 600  # for one command of git's
+LINK, SUBMODULE = "120000", "160000"  # git's modes of entries that are not files
+LIMIT_S = 600  # limit for one git command
 _OFF = "* -export-ignore -export-subst -filter -ident -text -eol -working-tree-encoding !diff\n"
 _ISOLATED = {
     "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_SYSTEM": os.devnull, "GIT_CONFIG_GLOBAL": os.devnull,
@@ -41,7 +42,7 @@ _SETTINGS = (
     "core.hooksPath=/dev/null", "core.fsmonitor=false", "core.attributesFile=/dev/null", "core.excludesFile=/dev/null",
     "core.quotePath=false", "protocol.allow=never", "log.showSignature=false", "color.ui=false", "gc.auto=0",
 )  # fmt: skip
-# What git must know of a working copy to compare it. Each is true, false or a word.
+# The settings that git needs to compare a working copy. Each value is true, false or a word.
 _OF_THE_WORKING_COPY = (
     "core.filemode", "core.symlinks", "core.ignorecase", "core.precomposeunicode", "core.autocrlf", "core.eol",
     "core.checkstat", "core.trustctime", "core.sparsecheckout", "core.sparsecheckoutcone",
@@ -51,11 +52,14 @@ _TO_FILTER = re.compile(r"(?!unspecified$|unset$|set$).+")
 
 
 class GitError(UserError):
-    """Error of a git command, such as a patch that does not apply; the message is git's."""
+    """Error of a git command, for example a patch that does not apply. The message is git's message."""
 
 
 class Change(NamedTuple):
-    """A tracked file that differs from the last commit. mode "0": removed. object "": its content is the file's."""
+    """A tracked file that differs from the last commit.
+
+    mode: git's mode; "0" for a removed file. object: git's object; "" if the content is read from the working copy.
+    """
 
     path: str
     mode: str
@@ -63,15 +67,21 @@ class Change(NamedTuple):
 
 
 def top_of(folder: Path) -> Path | None:
-    """The repository in which a folder lies, found without git, which a node of a cluster may lack."""
+    """Return the top folder of the repository that contains a folder; None if there is none.
+
+    It is found without git, because a node of a cluster may lack git.
+    """
     return next((one for one in (folder, *folder.parents) if (one / ".git").exists()), None)
 
 
 class Repository:
-    """The repository of a folder. Its methods raise UserError, GitError where git fails."""
+    """The repository of a folder. Its methods raise UserError, and GitError if git fails."""
 
     def __init__(self, folder: Path) -> None:
-        """Raises UserError for a folder in no repository, or in one without a commit."""
+        """Prepare the folders that git runs on.
+
+        Raises UserError if the folder is in no repository or the repository has no commit.
+        """
         folder = folder.resolve()
         top = top_of(folder)
         if top is None:
@@ -79,7 +89,7 @@ class Repository:
                 f"{folder} is not in a git repository, which rows that change code need. Make one with `git init`."
             )
         self.top, self.prefix = top, folder.relative_to(top)
-        self.unread: dict[str, str] = {}  # files that only their git filter could compare, and the filter's name
+        self.unread: dict[str, str] = {}  # file that only a git filter could compare → name of the filter
         self._numbers = itertools.count()
         own, common = _folders_of(top)
         self._own = own
@@ -98,13 +108,13 @@ class Repository:
         self.nothing = self._digest(b"tree", b"")
 
     def close(self) -> None:
-        """Remove what stands for the repository before this process ends."""
+        """Remove the folders that git runs on before this process ends."""
         shutil.rmtree(self._trees.parent, ignore_errors=True)
 
-    # --- what the repository has
+    # --- commits and files
 
     def commit(self, name: str) -> str:
-        """The commit that a name means now. Raises GitError where there is none."""
+        """Return the commit that a name stands for now. Raise GitError if there is none."""
         try:
             found = self.git("rev-parse", "--verify", "--end-of-options", f"{name}^{{commit}}")
         except GitError as error:
@@ -113,23 +123,23 @@ class Repository:
         return found.decode().strip()
 
     def is_tag(self, name: str) -> bool:
-        """Return whether a name of a commit is that of a tag, which stays where it is."""
+        """Return whether a name of a commit is a tag. Tags do not move."""
         full = self.git("rev-parse", "--symbolic-full-name", "--end-of-options", name).decode()
         return any(line.startswith("refs/tags/") for line in full.splitlines())
 
     def log(self, *words: str) -> list[tuple[str, str]]:
-        """(commit, subject) of each commit that `git log` lists."""
+        """Return (commit, subject) of each commit that `git log` lists."""
         listed = self.git("log", "--no-color", "--format=%H %s", *words, "--").decode(errors="replace")
         return [(commit, subject) for commit, _, subject in (line.partition(" ") for line in listed.splitlines())]
 
     def fork(self, first: str, last: str) -> str:
-        """The commit from which two lines began. Raises GitError where there is none."""
+        """Return the last common ancestor of two commits. Raise GitError if there is none."""
         return self.git("merge-base", first, last).decode().strip()
 
     def uncommitted(self, below: Iterable[str] = ()) -> list[Change]:
-        """The tracked files that differ from the last commit, anywhere or below some paths.
+        """Return the tracked files that differ from the last commit, anywhere or below some paths.
 
-        Files that only a git filter could compare are left out, and named in `unread`.
+        Files that only a git filter could compare are left out and listed in `unread`.
         """
         words = ("diff-index", "-z", "--raw", "--no-renames", "--no-ext-diff", "--ignore-submodules=all", self.head)
         parts = _split(self._look(*words, "--", *(f":(literal){path}" for path in below)))
@@ -151,23 +161,26 @@ class Repository:
         return list(found.values())
 
     def untracked(self, *which: str, below: Iterable[str] = ()) -> list[str]:
-        """Return untracked paths, anywhere or below some paths; a folder without a tracked file once, with a slash.
+        """Return the untracked paths, anywhere or below some paths.
 
-        which: options that say what of it is left out.
+        A folder without tracked files is listed once, with a slash at its end. which: git options that exclude paths.
         """
         words = ("ls-files", "-z", "--others", "--directory", "--no-empty-directory", *which, "--")
         return _split(self._look(*words, *(f":(literal){path}" for path in below)))
 
     def pointers(self) -> list[str]:
-        """The files whose content git LFS keeps elsewhere."""
+        """Return the files whose content git LFS stores elsewhere."""
         return _split(self._look("ls-files", "-z", "--", ":(attr:filter=lfs)"))
 
     def tracked(self, below: Iterable[str]) -> set[str]:
-        """The files that git tracks below some paths."""
+        """Return the files below some paths that git tracks."""
         return set(_split(self._look("ls-files", "-z", "--", *(f":(literal){path}" for path in below))))
 
     def changes(self, below: Sequence[str], new: Iterable[str]) -> str:
-        """The uncommitted changes below some paths, with untracked files, as `git apply` reads them."""
+        """Return the uncommitted changes below some paths as a diff for `git apply`.
+
+        new: untracked files to include.
+        """
         added = [Change(path, mode, "") for path in new if (mode := self._content(path)) is not None]
         changed = self.uncommitted(below) if below else []
         return self.text(self.head, self._with(self.head, [*changed, *added]))
@@ -175,19 +188,22 @@ class Repository:
     # --- trees
 
     def base(self) -> str:
-        """The tree of the last commit with the uncommitted changes of tracked files."""
+        """Return the tree of the last commit with the uncommitted changes of tracked files."""
         return self._with(self.head, self.uncommitted())
 
     def without(self, tree: str, paths: Iterable[str]) -> str:
-        """A tree without some of its paths."""
+        """Return a tree without some of its paths."""
         return self._changed(tree, ("update-index", "-z", "--force-remove", "--stdin"), _list(paths))
 
     def apply(self, tree: str, patch: bytes, *options: str) -> str:
-        """A tree with a patch. Raises GitError."""
+        """Return a tree with a patch applied. Raise GitError if the patch does not apply."""
         return self._changed(tree, ("apply", "--cached", "--whitespace=nowarn", *options, "-"), patch)
 
     def entries(self, before: str, tree: str) -> list[tuple[str, str, str]]:
-        """(path, mode, object) where a tree differs from another; of what it lacks mode and object are zeros."""
+        """Return (path, mode, object) of each path in which a tree differs from another.
+
+        The mode and object of a path that the tree lacks are zeros.
+        """
         parts = _split(self.git("diff-tree", "-r", "-z", "--raw", "--no-renames", before, tree))
         about = [words.split(" ") for words in parts[::2]]
         return [(path, words[1], words[3]) for path, words in zip(parts[1::2], about, strict=True)]
@@ -200,7 +216,7 @@ class Repository:
         return self.git(*words, *limits)
 
     def text(self, before: str, tree: str, without: Iterable[str] = ()) -> str:
-        """`diff` as text: a file in another encoding than UTF-8 is written as a binary one."""
+        """Return `diff` as text. A file in another encoding than UTF-8 is treated as a binary file."""
         without = [*without]
         with contextlib.suppress(UnicodeDecodeError):
             return self.diff(before, tree, "--binary", without).decode()
@@ -216,19 +232,19 @@ class Repository:
         return "".join(parts)
 
     def lines(self, before: str, tree: str) -> int:
-        """The lines that a diff adds and removes; a binary file counts as none."""
+        """Return the number of lines that a diff adds and removes. A binary file counts as 0 lines."""
         counted = self.git("diff-tree", "-r", "--numstat", before, tree).decode(errors="replace")
         return sum(int(number) for line in counted.splitlines() for number in line.split("\t")[:2] if number != "-")
 
     def _with(self, tree: str, changes: Sequence[Change]) -> str:
-        """A tree with changes of the working copy."""
+        """Return a tree with changes of the working copy applied."""
         files = [one.path for one in changes if not one.object and one.mode in ("100644", "100755")]
         listed = b"".join(_quoted(path) + b"\n" for path in files)
         words = ("hash-object", "-w", "--no-filters", "--stdin-paths")
         written = self.git(*words, given=listed, folder=self.top).decode().split() if files else []
         objects = dict(zip(files, written, strict=True))
         lines = []
-        for path, mode, name in sorted(changes, key=lambda one: one.mode != "0"):  # first what is removed
+        for path, mode, name in sorted(changes, key=lambda one: one.mode != "0"):  # removed files first
             if mode == LINK and not name:
                 target = os.fsencode((self.top / path).readlink())
                 name = self.git("hash-object", "-w", "--no-filters", "--stdin", given=target).decode().strip()
@@ -236,7 +252,7 @@ class Repository:
         return self._changed(tree, ("update-index", "-z", "--replace", "--index-info"), _list(lines))
 
     def _changed(self, tree: str, words: Sequence[str], given: bytes) -> str:
-        """The tree that a command makes of another, in an index of its own."""
+        """Return the tree that a git command makes of another tree, using a new index."""
         index = str(self._trees / f"index-{next(self._numbers)}")
         self.git("read-tree", tree, index=index)
         self.git(*words, index=index, given=given)
@@ -245,7 +261,10 @@ class Repository:
     # --- the working copy
 
     def _content(self, path: str) -> str | None:
-        """The mode of a file of the working copy; None for none, and for a folder, pipe or device in its place."""
+        """Return the mode of a file of the working copy.
+
+        The result is None for a missing file, and for a folder, pipe or device in its place.
+        """
         try:
             mode = (self.top / path).lstat().st_mode
         except OSError:
@@ -255,10 +274,10 @@ class Repository:
         return ("100755" if mode & 0o100 else "100644") if stat.S_ISREG(mode) else None
 
     def _same(self, doubtful: Mapping[str, tuple[str, str]]) -> list[str]:
-        """Those of some files, with their objects in the last commit, that are the same in the working copy.
+        """Return those of the files whose content in the working copy equals that of the last commit.
 
-        git's index does not know it, for example after a copy of the repository. Files of which only a filter could
-        tell count as the same here, and are named in `unread`.
+        doubtful: path → object in the last commit, and mode. git's index cannot tell, for example after the repository
+        was copied. Files that only a filter could compare count as equal here and are listed in `unread`.
         """
         found, rest = list[str](), list[str]()
         for path, (old, mode) in doubtful.items():
@@ -266,7 +285,7 @@ class Repository:
         rest = [path for path in rest if doubtful[path][1] != LINK]
         if not rest:
             return found
-        # line ends and encodings as git's attributes say
+        # git converts line ends and encodings according to the attributes
         listed = b"".join(_quoted(path) + b"\n" for path in rest)
         converted = self._look("hash-object", "--stdin-paths", given=listed).decode().split()
         found += [path for path, name in zip(rest, converted, strict=True) if name == doubtful[path][0]]
@@ -277,7 +296,7 @@ class Repository:
         return [*found, *filters]
 
     def _blob(self, path: str, mode: str) -> str:
-        """git's digest of a file's bytes."""
+        """Return git's digest of a file's bytes."""
         file = self.top / path
         try:
             if mode == LINK and file.is_symlink():
@@ -303,19 +322,19 @@ class Repository:
         work_tree: Path | None = None,
         folder: Path | None = None,
     ) -> bytes:
-        """Run git where it computes trees. Raises GitError where it fails."""
+        """Run git in the folder for trees and return its output. Raise GitError if it fails."""
         own = {"GIT_DIR": str(self._trees)}
         own |= {"GIT_INDEX_FILE": index} if index else {}
         own |= {"GIT_WORK_TREE": str(work_tree)} if work_tree else {}
         return run_git(words, folder or work_tree or self._trees, own, given)
 
     def _look(self, *words: str, given: bytes = b"") -> bytes:
-        """Run git where it sees the working copy, with a copy of the index as it is now."""
+        """Run git in the view of the working copy, with a copy of its present index, and return the output."""
         index = self._view / "index"
         if not index.exists():
             try:
                 for source in (*self._own.glob("index"), *self._own.glob("sharedindex.*")):
-                    shutil.copy2(source, self._view / source.name)  # with its time, by which git knows recent edits
+                    shutil.copy2(source, self._view / source.name)  # git needs the file's time
             except OSError as error:
                 raise UserError(f"{source} cannot be read: {error.strerror or error}.") from None
         own = {"GIT_DIR": str(self._view), "GIT_INDEX_FILE": str(index), "GIT_WORK_TREE": str(self.top)}
@@ -323,11 +342,13 @@ class Repository:
 
 
 def run_git(words: Sequence[str], folder: Path, own: Mapping[str, str], given: bytes = b"") -> bytes:
-    """Run git, isolated from the configuration of the user and of any repository: `own` names a GIT_DIR of ours.
+    """Run git without the configuration of the user and of any repository, and return its output.
 
-    Raises GitError where it fails, UserError where it cannot be started or does not end.
+    own: environment variables, with a GIT_DIR that belongs to this program. Raises GitError if git fails, and UserError
+    if git cannot be started or does not end.
     """
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}  # of a hook that runs us
+    # a git hook that runs this program sets GIT_ variables
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     command = ["git", "-C", str(folder), "--no-pager", *(word for one in _SETTINGS for word in ("-c", one)), *words]
     try:
         done = subprocess.run(
@@ -343,7 +364,7 @@ def run_git(words: Sequence[str], folder: Path, own: Mapping[str, str], given: b
 
 
 def _folders_of(top: Path) -> tuple[Path, Path]:
-    """The folder of a working copy's own HEAD and index, and that of its refs and objects. Raises UserError."""
+    """Return the folder of a working copy's HEAD and index, and the folder of its refs and objects. Raise UserError."""
     own = top / ".git"
     try:
         if own.is_file():  # a linked working copy, or a submodule
@@ -363,7 +384,10 @@ def _folders_of(top: Path) -> tuple[Path, Path]:
 
 
 def _settings_of(file: Path) -> dict[str, str]:
-    """The settings of a repository that say how its files are written. git reads the file as text: no includes."""
+    """Return the settings of a repository that determine how its files are written.
+
+    git reads the file without includes.
+    """
     if not file.is_file():
         return {}
     words = ("config", "--file", str(file), "--no-includes", "-z", "--list")
@@ -375,7 +399,7 @@ def _settings_of(file: Path) -> dict[str, str]:
 
 
 def _stand_in(place: Path, own: Path, common: Path, hash_: str, settings: Mapping[str, str]) -> None:
-    """Make a folder that is the repository for git: its refs and objects are linked, its settings are these."""
+    """Make a folder that git accepts as the repository, with linked refs and objects and with these settings."""
     (place / "objects/info").mkdir(parents=True)
     (place / "info").mkdir()
     (place / "objects/info/alternates").write_bytes(os.fsencode(common / "objects") + b"\n")
@@ -392,12 +416,12 @@ def _stand_in(place: Path, own: Path, common: Path, hash_: str, settings: Mappin
 
 
 def _remove(scratch: Path, process: int) -> None:
-    if os.getpid() == process:  # not in a fork of it
+    if os.getpid() == process:  # a forked process does not remove the folder
         shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _quoted(path: str) -> bytes:
-    """A path as git reads one from a line."""
+    """Return a path in the form in which git reads it from a line."""
     if path.startswith('"') or "\n" in path or "\\" in path:
         path = '"' + path.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
     return os.fsencode(path)

@@ -1,6 +1,7 @@
-"""The records of a training and of an evaluation (result.json): every field, once.
+"""The fields of the records of a training and of an evaluation (result.json).
 
-A child writes them, the coordinator adds the attempt's number, reports read them. Imports no torch.
+A child process writes the records, the coordinator adds the number of the attempt, and reports read them. This module
+does not import torch.
 """
 
 import functools
@@ -15,10 +16,11 @@ from experiments.errors import Damaged
 from experiments.run_spec import RunSpec, recorded_spec
 from experiments.store.checksummed import read_json, write_json
 
-# --- A record of a store, and parts of records: typed fields, any of which may be missing; their reader and writer
-# Tasks record different things, a later version may add to them, and a bundle of somebody else's may hold anything. So
-# every field may be missing, others may be there, and a value of another type than expected is left out, or is damage
-# if something is decided by it (`decisive`).
+# --- The base classes of records and of their parts
+#
+# Tasks record different facts, a later version may add fields, and a bundle from another person may contain anything.
+# So every field may be missing, and unknown fields are allowed. A value of a wrong type is ignored. If the field is
+# `decisive`, the record counts as damaged instead.
 
 
 LARGEST = (1 << 63) - 1
@@ -37,18 +39,18 @@ class Facts(BaseModel):
 
 
 class Record(Facts):
-    """A whole record."""
+    """A whole record of a store, with its reader and writer."""
 
-    decisive: ClassVar[frozenset[str]] = frozenset()  # fields by which the program decides
+    decisive: ClassVar[frozenset[str]] = frozenset()  # fields that the program bases decisions on
     of_builtin: ClassVar[frozenset[str]] = frozenset()  # fields that a user's trainer may use for anything
 
     _content: dict[str, Any] | None = PrivateAttr(None)
 
     @classmethod
     def load(cls, file: Path, **names: str) -> Self | None:
-        """Read a record; None if the file is missing. Raises Damaged.
+        """Read a record; None if the file is missing. Raise Damaged if the record is damaged.
 
-        names: the identities that the record must have, run_id and eval_id, if it records them.
+        names: the identities (run_id and eval_id) that the record must have if it records them.
         """
         found = read_json(file)
         if found is None:
@@ -64,9 +66,13 @@ class Record(Facts):
 
     @classmethod
     def read(cls, content: Mapping[str, Any], place: str = "a record") -> Self:
-        """The record with this content. Raises Damaged, naming the place, for a wrong type that cannot be left out."""
+        """Return the record with this content. Values of wrong types are left out.
+
+        Raises Damaged, which names the place, if a `decisive` field has a value of a wrong type.
+        """
         value: Any = content
-        for _ in range(len(cls.model_fields)):  # what is left out may lay bare another finding, never many
+        # leaving out a value may reveal another wrong one, but never more than there are fields
+        for _ in range(len(cls.model_fields)):
             try:
                 record = cls.model_validate(value)
             except ValidationError as error:
@@ -78,7 +84,7 @@ class Record(Facts):
                             f"{place} is damaged ({where}: {wrong['msg']}). Restore it from a backup, or rename it to "
                             "redo this part."
                         ) from None
-                for wrong in reversed(found):  # from behind: places in lists stay true
+                for wrong in reversed(found):  # last error first, so that indices into lists stay valid
                     value = _without(value, wrong["loc"])
             else:
                 break
@@ -89,26 +95,29 @@ class Record(Facts):
 
     @property
     def identities(self) -> Mapping[str, Any]:
-        """The identities that the record names, by "run_id" and "eval_id"."""
+        """The identities in the record, by "run_id" and "eval_id"."""
         return self.content
 
     @property
     def content(self) -> dict[str, Any]:
-        """All that the file holds, or will hold: also fields without a name here, and those left out."""
+        """The whole content of the file, including unknown fields and values that were left out."""
         return self.model_dump(exclude_unset=True) if self._content is None else self._content
 
     def check(self, built_in: bool) -> None:
-        """Raises ValueError (pydantic's) for any value of a wrong type; `built_in`: also of facts of built-in tasks."""
+        """Raise ValueError (of pydantic) if a value has a wrong type. built_in: check facts of built-in tasks too."""
         free = frozenset() if built_in else self.of_builtin
         self.model_validate({name: value for name, value in self.content.items() if name not in free})
 
     def write(self, file: Path, **changes: Any) -> None:
-        """Write the whole content durably with its checksum, and with changed fields."""
+        """Write the whole content, with the changed fields, durably and with its checksum."""
         write_json(file, {**self.content, **changes})
 
 
 def _without(value: Any, place: Sequence[Any]) -> Any:
-    """A copy of nested objects and lists without what lies at a place, or at the innermost part of it that is there."""
+    """Return a copy of nested objects and lists without the value at a path.
+
+    If the path leads through a value that is not an object or list, that value is left out.
+    """
     first, rest = place[0], place[1:]
     if isinstance(value, Mapping):
         inner = value.get(first)
@@ -128,7 +137,7 @@ RESULT_FILE = "result.json"
 
 
 class Revision(Facts):
-    """A commit of the repository that the code lies in; of this program, with its version."""
+    """The commit of the repository that contains the code. The revision of this program also has a version."""
 
     repository: Word | None = None
     version: Word | None = None
@@ -137,22 +146,22 @@ class Revision(Facts):
 
 
 class Earlier(Facts):
-    """An attempt that ended before the one that finished."""
+    """An attempt that ended before the attempt that finished."""
 
     attempt: Attempt = 0
     seconds: Amount = 0.0
-    ended: Word = ""  # a FailureClass, "stopped" or "killed"; in records of version 0.1.0 also "finished"
+    ended: Word = ""  # a FailureClass, "stopped" or "killed"; version 0.1.0 also recorded "finished"
 
 
 class Sides(Facts):
-    """A word for each side of a corpus: its languages."""
+    """The language of each side of a corpus."""
 
     source: Word | None = None
     target: Word | None = None
 
 
 class Sizes(Facts):
-    """The pieces of each side's vocabulary, as trained."""
+    """The vocabulary size of each side, as trained."""
 
     source: Count | None = None
     target: Count | None = None
@@ -161,14 +170,14 @@ class Sizes(Facts):
 class Side(Facts):
     """One side of the training set."""
 
-    unknown_rate: Amount | None = None  # of its pieces
+    unknown_rate: Amount | None = None  # share of unknown word pieces
 
 
 class Encoded(Facts):
-    """The training set as encoded, in pairs."""
+    """The encoded training set. Counts are in sentence pairs."""
 
     kept: Count | None = None
-    bytes: Count | None = None  # of running text
+    bytes: Count | None = None  # size of running text
     dropped_empty: Count = 0
     dropped_long: Count = 0
     source: Side = Field(default_factory=functools.cache(Side))
@@ -178,11 +187,11 @@ class Encoded(Facts):
 class Tokenizer(Facts):
     """The tokenizer that a training used."""
 
-    sha256: Words = Field(default_factory=dict)  # of its files
+    sha256: Words = Field(default_factory=dict)  # file name → digest
 
 
 class Data(Facts):
-    """Data of a built-in training."""
+    """Facts about the data of a built-in training."""
 
     corpus: Sides = Field(default_factory=functools.cache(Sides))
     tokenizer: Tokenizer = Field(default_factory=functools.cache(Tokenizer))
@@ -191,15 +200,15 @@ class Data(Facts):
 
 
 class EnsembleMember(Facts):
-    """A training whose weights decode together with others."""
+    """A training whose weights decode together with those of other trainings."""
 
     run_id: Word = ""
     seed: Count | None = None
-    weights: Word = ""  # digest of its weights, so that other weights under the same name are noticed
+    weights: Word = ""  # digest of the weights, which shows whether they have changed under the same run_id
 
 
 class ParentRunRecord(Facts):
-    """Origin of a branch: the parent run, the step whose state it took, and a digest of the weights there."""
+    """The origin of a branch: its parent run, the step of that run whose state it took, and a digest of the weights."""
 
     run_id: Word = ""
     step: Count = 0
@@ -207,31 +216,31 @@ class ParentRunRecord(Facts):
 
 
 class Imported(Facts):
-    """Origin of an imported run and its description there. None of it was checked."""
+    """The origin of an imported run, and its description there. The program has not checked any of it."""
 
     kind: Word = ""  # "csv", "mlflow" or "wandb"
     source: Word = ""  # the file's name, or MLflow's address without a password
-    sha256: Word | None = None  # of the file
+    sha256: Word | None = None  # digest of the file
     t: Amount | None = None  # Unix time of the import
-    name: Word | None = None  # of the run there
-    id: Word | None = None
-    seed: Word | None = None  # as it is called there
-    settings: dict[Word, Any] = Field(default_factory=dict)  # those that the row does not set
+    name: Word | None = None  # the run's name in the source
+    id: Word | None = None  # the run's id in the source
+    seed: Word | None = None  # the run's seed in the source
+    settings: dict[Word, Any] = Field(default_factory=dict)  # settings in the source that the row does not set
 
 
 class Output(Facts):
-    """Position of a user's command's output in its attempt's log, which also has lines of this program."""
+    """Position of the output of a user's command in the log of its attempt, which also has lines of this program."""
 
-    ranges: list[list[Count]] = Field(default_factory=list)  # begin and end in bytes; several where the log was cut
-    left_out: Count = 0  # bytes of its middle that were not kept
+    ranges: list[list[Count]] = Field(default_factory=list)  # begin and end in bytes; several if the log was shortened
+    left_out: Count = 0  # bytes in the middle of the output that the log does not have
 
 
 def seed_value(text: str) -> int | str:
-    """A seed as a value: 1, 01 and 1.0 are the same whole number; anything else is text."""
+    """Return a seed as a value. The texts 1, 01 and 1.0 are the same whole number; any other text stays text."""
     if text.isdecimal() and len(text) < 100:
         return int(text)
     try:
-        found = float(text) if "_" not in text else math.nan  # Python reads 1_000 as a number, no other program does
+        found = float(text) if "_" not in text else math.nan  # only Python reads 1_000 as a number
     except ValueError:
         return text
     return int(found) if abs(found) < 1 << 53 and found.is_integer() else text
@@ -242,13 +251,16 @@ def _run_spec(value: object) -> object:
 
 
 def _spec_of_0_1_0(content: Mapping[str, Any]) -> dict[str, Any]:
-    """The field `spec` of a record of version 0.1.0; {} where it lacks a part."""
+    """Return the field `spec` of a record of version 0.1.0; {} if a part of it is missing."""
     names = ("run_id", "config", "inputs")
     return {"spec": {name: content[name] for name in names}} if all(name in content for name in names) else {}
 
 
 class TrainingResult(Record):
-    """The record of a finished training, or of an ensemble: sums over its members (ensembles.py). Times in seconds."""
+    """The record of a finished training, or of an ensemble, which has the sums of its members (ensembles.py).
+
+    Times are in seconds.
+    """
 
     decisive: ClassVar[frozenset[str]] = frozenset(
         {
@@ -268,40 +280,40 @@ class TrainingResult(Record):
             "parent_run",
         }
     )  # fmt: skip
-    in_spec: ClassVar[frozenset[str]] = frozenset({"run_id", "task", "config", "inputs"})  # fields until version 0.1.0
+    in_spec: ClassVar[frozenset[str]] = frozenset({"run_id", "task", "config", "inputs"})  # fields of version 0.1.0
 
-    spec: Annotated[RunSpec, BeforeValidator(_run_spec)] | None = None  # without the study's folder
-    imported: Imported | None = None  # of a run that was trained elsewhere
-    attempt: Attempt = 0  # 0: it says none
+    spec: Annotated[RunSpec, BeforeValidator(_run_spec)] | None = None  # the study's folder is not recorded
+    imported: Imported | None = None  # origin of a run that was trained elsewhere
+    attempt: Attempt = 0  # the attempt that finished; 0: not recorded
     pinned: dict[str, Any] = Field(default_factory=dict)  # resolved by the first attempt, so that a resume is exact
     step: Count | None = None
-    wall_s: Amount | None = None  # of the last attempt
-    train_s: Amount | None = None  # of all attempts together
+    wall_s: Amount | None = None  # time of the last attempt
+    train_s: Amount | None = None  # time of all attempts together
     earlier_attempts: list[Earlier] = Field(default_factory=list)
-    continues: dict[str, Any] | None = None  # the shorter run that this one went on from
-    devices: Annotated[int, Field(ge=1, le=1_000_000)] | None = None  # that trained together
-    device_share: Annotated[float, Field(gt=0, le=1)] | None = None  # of each device
+    continues: dict[str, Any] | None = None  # the shorter run that this run continued
+    devices: Annotated[int, Field(ge=1, le=1_000_000)] | None = None  # number of devices that trained together
+    device_share: Annotated[float, Field(gt=0, le=1)] | None = None  # share of each device that the run used
     device: Word | None = None
     device_kind: Word | None = None
     threads: Count | None = None
     host: Word | None = None
     platform: Word | None = None
     command: Word | None = None
-    interpreter: Word | None = None  # of a user's trainer, as the study names it; unset: this program's
-    output: Output | None = None  # of a user's command
+    interpreter: Word | None = None  # interpreter of a user's trainer, as in the study; unset: this program's
+    output: Output | None = None  # output of a user's command
     code_digest: Word | None = None
-    # Of a user's trainer: git's blob digest of every file of its code that the run used, by path from the top of the
-    # repository (or the study's folder). None: not recorded.
+    # For a user's trainer: the code files that the run used. Each path is relative to the top of the repository (or to
+    # the study's folder) and has git's blob digest. None: not recorded.
     code_files: Words | None = None
-    code_home: Word | None = None  # the study's folder from the same top; "." for the top itself
-    # The same paths in base's tree, for a run whose row has a patch; {} where its code is not base's with a patch.
-    # None: equal to code_files.
+    code_home: Word | None = None  # path of the study's folder from the same top; "." for the top itself
+    # For a run whose row has a patch: the digests of the same paths in base's tree. {}: the code of the run is not
+    # base's code with a patch. None: the digests are those of code_files.
     base_files: Words | None = None
     revision: Revision = Field(default_factory=functools.cache(Revision))
     tool: Revision = Field(default_factory=functools.cache(Revision))  # this program
     versions: Words = Field(default_factory=dict)
     peak_memory_bytes: Count | None = None
-    example_files: dict[Word, dict[str, Any]] = Field(default_factory=dict)  # by name: bytes, sha256
+    example_files: dict[Word, dict[str, Any]] = Field(default_factory=dict)  # file name → bytes, sha256
 
     data: Data = Field(default_factory=functools.cache(Data))
     precision: Word | None = None
@@ -310,13 +322,14 @@ class TrainingResult(Record):
     flops_per_token: Amount | None = None
     target_tokens: Count | None = None
     resumed_from: Count | None = None
-    seconds: Amount | None = None  # of the last attempt's steps and the measurements between them
-    steps_s: Amount | None = None  # of these steps alone
-    steps_cpu_s: Amount | None = None  # of the processor (all threads) in these steps alone
-    start: dict[Word, Amount | None] = Field(default_factory=dict)  # before the first update
-    end: dict[Word, Amount | None] = Field(default_factory=dict)  # before the last
-    ensemble: list[EnsembleMember] = Field(default_factory=list)  # not in the record of a training
-    # Of a branch. Its times, tokens and operations are those of its own steps, after the parent run's.
+    seconds: Amount | None = None  # time of the last attempt's steps and of the measurements between them
+    steps_s: Amount | None = None  # time of these steps alone
+    steps_cpu_s: Amount | None = None  # processor time of these steps alone, summed over all threads
+    start: dict[Word, Amount | None] = Field(default_factory=dict)  # statistics measured before the first update
+    end: dict[Word, Amount | None] = Field(default_factory=dict)  # statistics measured before the last update
+    ensemble: list[EnsembleMember] = Field(default_factory=list)  # members of an ensemble; empty for a training
+    # The origin of a branch. The times, tokens and operations of a branch count only its steps after those of the
+    # parent run.
     parent_run: ParentRunRecord = Field(default_factory=functools.cache(ParentRunRecord))
 
     @property
@@ -326,14 +339,14 @@ class TrainingResult(Record):
 
     @classmethod
     def read(cls, content: Mapping[str, Any], place: str = "a record") -> Self:
-        """The record with this content, also of version 0.1.0, which had the fields of `spec` at the top."""
+        """Return the record with this content. Version 0.1.0 stored the fields of `spec` at the top level."""
         record = super().read(content if "spec" in content else {**content, **_spec_of_0_1_0(content)}, place)
         record._content = dict(content)
         return record
 
     @classmethod
     def reserved(cls, fact: str) -> bool:
-        """Return whether a fact of a user's trainer may not have this name, because the record uses it."""
+        """Return whether a user's trainer may not report a fact under this name, because the record uses the name."""
         return fact in cls.in_spec or (fact in cls.model_fields and fact not in cls.of_builtin)
 
     @property
@@ -348,30 +361,30 @@ class TrainingResult(Record):
 
 
 class Part(Facts):
-    """One part of an evaluation (likelihood, decode, score)."""
+    """One part of an evaluation: likelihood, decode or score."""
 
-    id: Word = ""  # an eval_id over the settings that this part reads
+    id: Word = ""  # like an eval_id, but computed from the settings that this part reads
     code_digest: Word | None = None
     wall_s: Amount = 0.0
-    cpu_s: Amount | None = None  # of all threads of the process
+    cpu_s: Amount | None = None  # processor time, summed over all threads of the process
     versions: Words = Field(default_factory=dict)
     facts: dict[str, Any] = Field(default_factory=dict)
-    files: list[Word] = Field(default_factory=list)  # names of those that it wrote
+    files: list[Word] = Field(default_factory=list)  # names of the files that this part wrote
 
 
 class Seen(Facts):
-    """Overlap of a set with the training set: counts of exactly equal texts."""
+    """Overlap of a set with the training set, as counts of exactly equal texts."""
 
     pair: Count | None = None
-    lines: Count | None = None  # of running text, among `of` long ones
-    of: Count | None = None
+    lines: Count | None = None  # long lines of running text that the training set has too
+    of: Count | None = None  # all long lines of running text in the set
 
 
 class SetFacts(Facts):
-    """Facts about the scored set's data."""
+    """Facts about the data of the scored set."""
 
     seen_in_train: Seen = Field(default_factory=functools.cache(Seen))
-    bytes: Count | None = None  # of running text
+    bytes: Count | None = None  # size of running text
 
 
 class EvaluationResult(Record):
@@ -390,18 +403,17 @@ class EvaluationResult(Record):
     set: Word | None = None
     settings: dict[str, Any] | None = None
     inputs: Words | None = None
-    attempt: Attempt = 0  # that made it; 0 until it is moved into place
-    weights_attempt: Attempt | None = None  # that trained the weights
+    attempt: Attempt = 0  # the attempt that made it; 0 until the evaluation is moved into place
+    weights_attempt: Attempt | None = None  # the attempt that trained the weights
     renews: Attempt | None = None  # the attempt whose evaluation it replaces
     metrics: dict[Word, Annotated[float, Field(allow_inf_nan=True)] | None] = Field(default_factory=dict)
-    lacking: dict[Word, Word] = Field(default_factory=dict)  # metrics that a user's trainer did not report → why
-    readings: dict[Word, list[str]] = Field(
-        default_factory=dict
-    )  # metric → pattern of a study that read it, and `take`
-    files: dict[Word, dict[str, Any]] = Field(default_factory=dict)  # beside the record, by name: bytes, sha256
+    lacking: dict[Word, Word] = Field(default_factory=dict)  # metric that a user's trainer did not report → reason
+    # metric → the study's pattern that read its value, and `take`
+    readings: dict[Word, list[str]] = Field(default_factory=dict)
+    files: dict[Word, dict[str, Any]] = Field(default_factory=dict)  # name of a file of the folder → bytes, sha256
     parts: dict[Word, Part] = Field(default_factory=dict)
     wall_s: Amount | None = None
-    signature: Words = Field(default_factory=dict)  # by metric, of those that have one
+    signature: Words = Field(default_factory=dict)  # metric → signature, if the metric has one
     sentences: Count | None = None
     device: Word | None = None
     device_kind: Word | None = None
@@ -411,5 +423,5 @@ class EvaluationResult(Record):
 
     @property
     def code(self) -> dict[str, str]:
-        """Digests of the code that made it, by part."""
+        """Part → digest of the code that made it."""
         return {name: part.code_digest for name, part in self.parts.items() if part.code_digest}

@@ -1,8 +1,8 @@
-"""Retention of runs in a store: checkpoints that evaluations need, files to delete, runs that were put aside.
+"""Retention of files in a store: checkpoints that evaluations need, files that may be deleted, runs put aside.
 
-Studies that share a run make different demands: the average of its last 5 checkpoints, or the best of those measured
-every 500 steps. The run is trained once and serves all of them; the demands are not part of its identity. Imports no
-torch.
+Studies that share a run may need different checkpoints: the average of its last 5 checkpoints, or the best of those
+measured every 500 steps. The run is trained once and keeps the checkpoints for all of them. So these demands are not
+part of its run_id. This module does not import torch.
 """
 
 from collections.abc import Iterable, Iterator
@@ -16,13 +16,16 @@ from experiments.errors import UserError
 from experiments.store.durable import discard, fsync_folder, regular_files
 from experiments.store.layout import Store
 
-SPACED = "spaced"  # checkpoints at multiples of `every`, and the last step
-BEST = "best"  # the best on dev among checkpoints at multiples of `every`
-AT = "at"  # the checkpoint of step `every` alone, from which another run branches, with its optimizer state
+SPACED = "spaced"  # checkpoints at multiples of `every`, and at the last step
+BEST = "best"  # the checkpoint with the best dev score among those at multiples of `every`
+AT = "at"  # only the checkpoint of step `every`, with its optimizer state; another run branches there
 
 
 class Keep(NamedTuple):
-    """One demand. An evaluation or a branch uses `needed` of the `kept` checkpoints; the rest is for later ones."""
+    """A demand for checkpoints. An evaluation or a branch uses `needed` of the `kept` checkpoints.
+
+    Later evaluations may use the other checkpoints.
+    """
 
     what: str
     every: int  # steps
@@ -30,7 +33,10 @@ class Keep(NamedTuple):
     needed: int = 0
 
     def steps(self, last_step: int) -> list[int]:
-        """Ascending steps of the checkpoints needed after `last_step`; [] where the steps are not known (the best)."""
+        """Return the ascending steps of the needed checkpoints of a run with `last_step` steps.
+
+        The result is [] for the best checkpoint, because its step is not known in advance.
+        """
         if self.what == AT:
             return [self.every] if self.needed and self.every <= last_step else []
         if self.what != SPACED or not self.needed:
@@ -39,17 +45,20 @@ class Keep(NamedTuple):
 
 
 def spaced_steps(last_step: int, every: int, count: int) -> list[int]:
-    """The newest `count` of: the multiples of `every`, and the last step. Ascending; fewer if there are fewer."""
+    """Return the last `count` checkpoint steps, ascending.
+
+    Checkpoints are at multiples of `every` and at the last step.
+    """
     return [*range(every, last_step, every), *([last_step] if last_step else [])][-count:]
 
 
 def at_steps(steps: Iterable[int]) -> tuple[Keep, ...]:
-    """The demands of branches that begin after these steps."""
+    """Return the demands of branches that begin after these steps."""
     return tuple(Keep(AT, step, 1, 1) for step in steps)
 
 
 def keeps_of(training: TrainingConfig, evaluation: EvaluationConfig | None = None) -> tuple[Keep, ...]:
-    """The demands of one configuration."""
+    """Return the demands of one configuration."""
     kind, _, number = evaluation.checkpoint.partition(":") if evaluation else ("last", "", "")
     averaged, best = int(number or 0) if kind == "average" else 0, kind == "best"
     spaced = Keep(SPACED, training.checkpoint_steps, max(training.keep_checkpoints, averaged), averaged)
@@ -57,7 +66,7 @@ def keeps_of(training: TrainingConfig, evaluation: EvaluationConfig | None = Non
 
 
 def union(*demands: Iterable[Keep]) -> tuple[Keep, ...]:
-    """All demands; those with the same spacing are merged into one that serves both."""
+    """Return all demands. Demands with the same spacing are merged into one that serves all of them."""
     found: dict[tuple[str, int], Keep] = {}
     for keep in (Keep(*keep) for some in demands for keep in some):
         other = found.get((keep.what, keep.every), keep)
@@ -66,12 +75,12 @@ def union(*demands: Iterable[Keep]) -> tuple[Keep, ...]:
     return tuple(found[key] for key in sorted(found))
 
 
-# --- Folders that can be deleted without losing a number of a table: checkpoints of finished runs
+# --- Folders that can be deleted without losing a number of a table, such as the checkpoints of finished runs
 
 
 @dataclass(frozen=True)
 class Removable:
-    """A folder that can be deleted."""
+    """A folder that can be deleted without changing a table."""
 
     path: Path
     run_id: str
@@ -79,10 +88,10 @@ class Removable:
 
 
 def removable(store: Store, busy: Iterable[str] = ()) -> Iterator[Removable]:
-    """Folders that no table reads. `busy`: runs that wait or run, which are left alone.
+    """Yield the folders that no table reads. busy: run_ids of waiting and running runs, whose folders are skipped.
 
-    Always kept: configurations, events, logs, results, evaluations, and the final weights. Without its checkpoints a
-    run can no longer be averaged, evaluated at its best step, or trained for more steps.
+    Configurations, events, logs, results, evaluations and the final weights are always kept. After the removal of its
+    checkpoints, a run can no longer be averaged, evaluated at its best step, or trained for more steps.
     """
     busy = set(busy)
     for run_id in store.run_ids():
@@ -90,7 +99,7 @@ def removable(store: Store, busy: Iterable[str] = ()) -> Iterator[Removable]:
             continue
         try:
             result = store.result(run_id)
-        except UserError:  # damaged: its weights may be all that is left
+        except UserError:  # the record is damaged, so the weights may be the only usable files
             continue
         for number in store.attempts(run_id):
             folder = store.attempt_folder(run_id, number)
@@ -105,7 +114,10 @@ def removable(store: Store, busy: Iterable[str] = ()) -> Iterator[Removable]:
 
 
 def size(folders: Iterable[Path]) -> int:
-    """Bytes that deleting would free; a file that also has a hard link elsewhere does not count."""
+    """Return the number of bytes that deleting frees.
+
+    A file that has a hard link outside the folders does not count.
+    """
     links: dict[int, tuple[int, int, int]] = {}  # inode → bytes, total links, links found here
     for folder in folders:
         for path in regular_files(folder):
@@ -116,26 +128,26 @@ def size(folders: Iterable[Path]) -> int:
 
 
 def remove(folders: Iterable[Path]) -> None:
-    """Delete the folders, each so that a kill leaves none that looks complete."""
+    """Delete the folders. If the process is killed meanwhile, no partly deleted folder looks complete."""
     for folder in folders:
         discard(folder)
 
 
-# --- Runs that are put aside: moved to STORE/forgotten, where nothing reads them; moved back, they count again
+# --- Runs put aside: moved to STORE/forgotten, which nothing reads. A run that is moved back counts again.
 
 
 FOLDER = "forgotten"
 
 
 def put_aside(store: Store, run_id: str) -> None:
-    """Move a run's folder away, in one step. The caller holds the store's coordinator lock."""
+    """Move a run's folder to STORE/forgotten in one step. The caller holds the store's coordinator lock."""
     source = store.run_folder(run_id)
     target = store.root / FOLDER / source.name
     if not source.is_dir():
         return
     target.parent.mkdir(exist_ok=True)
     number = 0
-    while target.exists():  # put aside before, and trained again since
+    while target.exists():  # the run was put aside before, and has been trained again since
         number += 1
         target = target.with_name(f"{run_id}.{number}")
     source.rename(target)

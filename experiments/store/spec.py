@@ -1,4 +1,4 @@
-"""The coordinator's order to a child: spec.json in the attempt's folder."""
+"""The coordinator's order to a child process, stored as spec.json in the attempt's folder."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -16,30 +16,33 @@ FILE = "spec.json"
 
 @dataclass(frozen=True)
 class AttemptSpec:
-    """One attempt at one run. Paths are absolute, except those of `earlier`."""
+    """The description of one attempt at a run. Paths are absolute, except those of `earlier`."""
 
     spec: RunSpec
     store: str
     attempt: int
     device: DeviceSpec
-    train: bool = True  # False: the weights exist, only evaluations are made
+    train: bool = True  # False: the weights exist, so the attempt only evaluates
     evaluations: tuple[EvaluationSpec, ...] = ()
     renew: Mapping[str, int] = field(default_factory=dict)  # eval_id → the attempt whose stored evaluation is replaced
-    limit: int | None = None  # examples of each set that evaluations take; None: all
-    members: tuple[tuple[str, ...], ...] = ()  # (study, profile, corpus, row, group): the tables it appears in
+    limit: int | None = None  # number of examples of each set to evaluate; None: all
+    members: tuple[tuple[str, ...], ...] = ()  # the table rows it belongs to: (study, profile, corpus, row, group)
     earlier: tuple[str, ...] = ()  # attempts whose checkpoints may be used, newest first, relative to the store
     pinned: Mapping[str, Any] = field(default_factory=dict)  # resolved by the first attempt, so that a resume is exact
     keeps: tuple[tuple[Any, ...], ...] = ()  # checkpoints that evaluations of other rows need (retention.py)
-    coordinator: Mapping[str, Any] | None = None  # the process that the child ends with; None: it outlives all
+    coordinator: Mapping[str, Any] | None = None  # the child ends when this process ends; None: never
 
     def write(self, folder: Path) -> Path:
-        """Write the spec into the attempt's folder; returns the file. Not durable: a power cut ends the attempt too."""
+        """Write the spec into the attempt's folder and return the file.
+
+        The file is not fsynced, because a power cut ends the attempt too.
+        """
         (folder / FILE).write_text(json.dumps(with_checksum(asdict(self)), indent=1), encoding="utf-8")
         return folder / FILE
 
     @classmethod
     def read(cls, file: Path) -> Self:
-        """Read a spec, also one of version 0.1.0. Raises Damaged for anything else."""
+        """Read a spec, also of version 0.1.0. Raise Damaged for any other content."""
         found = read_json(file) or {}
         try:
             evaluations, renewed = read_evaluations(found.get("evaluations", ()))
@@ -58,7 +61,7 @@ class AttemptSpec:
 
 
 def read_evaluations(items: Iterable[Mapping[str, Any]]) -> tuple[tuple[EvaluationSpec, ...], dict[str, int]]:
-    """Evaluations as records have them, and eval_id → `renew`, which version 0.1.0 recorded in each."""
+    """Return the evaluations in a record, and eval_id → `renew`. Version 0.1.0 recorded `renew` in each evaluation."""
     specs, renewed = [], {}
     for item in items:
         renew = item.get("renew")

@@ -1,4 +1,4 @@
-"""A run as a tracking store shows it, besides its events and results."""
+"""A run in the form in which the program shows it in a tracking store."""
 
 import contextlib
 from collections.abc import Sequence
@@ -13,23 +13,23 @@ from experiments.store.results import TrainingResult
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """A run, its state and its tables."""
+    """A run with its state and the table rows that it belongs to."""
 
     spec: RunSpec
     status: str  # RUNNING, FINISHED, FAILED, KILLED
     members: tuple[Member, ...] = ()
     error: str = ""
-    imported: str = ""  # from where, for a run that was trained elsewhere
-    imported_t: float = 0.0  # and when
+    imported: str = ""  # source of an imported run; "" for other runs
+    imported_t: float = 0.0  # Unix time of the import
 
     @property
     def run_id(self) -> str:
-        """The run's identity."""
+        """The run_id of the run."""
         return self.spec.run_id
 
 
 def recorded_run(store: Store, run_id: str, members: Sequence[Member] = ()) -> TrackedRun:
-    """Return a run from its records, as a finished one; damaged records are left out."""
+    """Return a run as its records describe it, with the status FINISHED. Damaged records are ignored."""
     result = TrainingResult()
     with contextlib.suppress(UserError):
         result = store.result(run_id) or result

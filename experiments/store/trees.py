@@ -1,7 +1,8 @@
-"""A run's code as a tree of git: base's with what is uncommitted, a commit's, or with a patch; kept once in the store.
+"""The code of runs as git trees, and their archives in the store.
 
-git computes the trees without touching the user's repository (repository.py). A tree's name is git's digest of all its
-files, byte by byte.
+A tree is the code of base with its uncommitted changes, the code of a commit, or base's code with a patch. Each tree is
+archived once in the store. git computes the trees without touching the user's repository (repository.py). The name of a
+tree is git's digest of all its files, byte by byte.
 """
 
 import contextlib
@@ -23,17 +24,17 @@ from experiments.store.repository import LINK, Repository
 from experiments.store.spec import FILE as SPEC
 from experiments.store.spec import AttemptSpec
 
-TREES = "trees"  # in the store: an archive of each tree, read-only
+TREES = "trees"  # folder in the store with a read-only archive of each tree
 _DIGEST = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
-PACKED_S = 600.0  # at most, until another process has packed or removed a tree
-_MOST_LINKS = 40  # Linux follows no more in one path
+PACKED_S = 600.0  # limit of the wait for another process that packs or removes a tree
+_MOST_LINKS = 40  # Linux follows at most this many links in one path
 
 
-# --- The parts of a patch: its hunks; a file that is made, removed, renamed or binary is one part
+# --- The parts of a patch: its hunks. A file that is created, removed, renamed or binary is one part.
 
 
 class PatchPart(NamedTuple):
-    """A piece of a patch that can be applied alone."""
+    """A part of a patch that can be applied alone."""
 
     file: str
     name: str  # for messages: "hunk 2 (train.py, line 40)"
@@ -44,17 +45,20 @@ _WHOLE = re.compile(rb"^(new file|deleted file|rename|copy|old mode|new mode|GIT
 
 
 def _file_of(head: bytes) -> str:
-    """The file that a diff changes, from its first line: `a/NAME b/NAME`, or `a/OLD b/NEW`, with any prefixes."""
+    """Return the file that a diff changes, from its first line: `a/NAME b/NAME` or `a/OLD b/NEW`, with any prefixes."""
     names = head.splitlines()[0].removeprefix(b"diff --git ")
     half = len(names) // 2
     old, new = names[:half].strip(b'" '), names[half:].strip(b'" ')
-    if old.partition(b"/")[2] != new.partition(b"/")[2]:  # of a rename
+    if old.partition(b"/")[2] != new.partition(b"/")[2]:  # the file is renamed
         new = re.sub(rb'^.* "?\w/', b"/", names).rstrip(b'"')
     return os.fsdecode(new.partition(b"/")[2])
 
 
 def parts_of(patch: bytes) -> list[PatchPart]:
-    """The parts of what `git diff` prints, in order; [] for another patch. No line of a hunk begins as these do."""
+    """Return the parts of the output of `git diff`, in order; [] for a patch in another format.
+
+    No line of a hunk begins like the lines that separate files or hunks.
+    """
     found = list[PatchPart]()
     for text in re.split(rb"^(?=diff --git )", patch, flags=re.MULTILINE)[1:]:
         head, *hunks = re.split(rb"^(?=@@ -)", text, flags=re.MULTILINE)
@@ -68,15 +72,18 @@ def parts_of(patch: bytes) -> list[PatchPart]:
     return found
 
 
-# --- The archive of a tree in the store, and a copy of it for a run
+# --- The archive of a tree in the store
 
 
-# The trees that this process planned: where, the commit at which each begins, and what of this no tree has.
+# Each tree that this process planned → its repository, the commit where it begins, and the paths that no tree contains.
 planned = dict[str, tuple[Repository, str, list[str]]]()
 
 
 def keep(tree: str, store: Path) -> None:
-    """Pack a tree that this process planned into the store, unless it is there. Raises UserError for another."""
+    """Archive a tree that this process planned in the store, unless the archive exists.
+
+    Raises UserError for a tree that this process did not plan.
+    """
     file = archive(store, tree)
     with explain_os_errors(f"write {file}"), _alone(file.parent):
         if file.with_suffix(".json").exists():
@@ -92,16 +99,16 @@ def keep(tree: str, store: Path) -> None:
 
 
 def _alone(trees: Path) -> AbstractContextManager[None]:
-    """Lock a store's trees for packing or removing them; a trial run's `trees` is a link to the store's."""
+    """Lock a store's trees for packing or removing them. The `trees` of a trial run is a link to the store's folder."""
     trees.mkdir(exist_ok=True)
     return locked(trees.resolve().parent, "code", PACKED_S)
 
 
 def remove_unused(store: Store) -> None:
-    """Remove the trees that no run of the store has, and what a kill left of one. Raises UserError.
+    """Remove the trees that no run of the store uses, and incomplete archives of killed processes. Raise UserError.
 
-    The caller holds the coordinator lock, so no run starts. Whoever queues runs describes them in the store before it
-    packs their trees a last time: either they are seen here, or the tree is packed again.
+    The caller holds the coordinator lock, so no run starts. A process that queues runs first describes them in the
+    store and then packs their trees. So either this function finds the description, or the tree is packed again.
     """
     trees = store.root / TREES
     if not trees.is_dir():
@@ -109,13 +116,13 @@ def remove_unused(store: Store) -> None:
     with explain_os_errors(f"remove trees from {trees}"), _alone(trees):
         stores = [store, *(Store(path) for path in store.root.glob(".smoke-*"))]
         used = {tree for one in stores for run_id in one.run_ids() for tree in trees_of(one, run_id)}
-        for path in sorted(trees.iterdir()):  # of a tree first its facts, without which it counts as missing
+        for path in sorted(trees.iterdir()):  # removes the .json file first; without it, the tree counts as missing
             if path.stem not in used:
                 path.unlink()
 
 
 def trees_of(store: Store, run_id: str) -> set[str]:
-    """The trees that a run was or will be trained with: of its records, of its rows and of its attempts."""
+    """Return the trees that a run was or will be trained with, from the records of the run, its rows and attempts."""
     specs = [spec_of(store, run_id, forgiving=True)]
     for number in store.attempts(run_id):
         with contextlib.suppress(UserError, OSError):
@@ -130,9 +137,9 @@ def is_kept(store: Path, tree: str) -> bool:
 
 
 def archive(store: Path, tree: str) -> Path:
-    """The file of a tree in the store; beside it, in JSON, its hash and where it comes from.
+    """Return the archive file of a tree. A JSON file beside it has the hash of the archive and the origin of the tree.
 
-    Raises UserError for a name that is no digest of git's, which could lead anywhere.
+    Raises UserError for a name that is not a digest of git, because such a name could lead to any path.
     """
     if not _DIGEST.fullmatch(tree):
         raise UserError(f"{tree[:80]!r} is no tree of git: only a row's `patch` or `commit` gives one.")
@@ -140,7 +147,10 @@ def archive(store: Path, tree: str) -> Path:
 
 
 def revision_of(store: Path, tree: str) -> RepositoryState:
-    """The commit at which a tree began, and its difference from there. Raises UserError if the store lacks it."""
+    """Return the commit where a tree begins, and the tree's difference from it.
+
+    Raises UserError if the store lacks the tree.
+    """
     facts = _facts(store, tree)
     return RepositoryState(facts["repository"], facts["commit"], facts["diff"])
 
@@ -151,16 +161,16 @@ def _facts(store: Path, tree: str) -> dict[str, Any]:
     raise UserError(f"The store lacks the code of this run, {tree}. Add it with `ablations run` and the study.")
 
 
-# --- A copy of a tree for a run. What is in its way there, left by an earlier attempt, is removed
+# --- The copy of a tree for a run. Files of an earlier attempt that are in its way are removed.
 
 
 Files = dict[str, tuple[str, str]]  # path → git's mode and digest
 
 
 def unpack(store: Path, tree: str, place: Path) -> Files:
-    """Copy a tree to a place; returns its files. All of it lies below the place, and no link of it leads out.
+    """Copy a tree into a folder and return its files. All files stay below the folder, and no link leads out of it.
 
-    Raises UserError for a tree that the store lacks, Damaged for one that is not what its name says.
+    Raises UserError if the store lacks the tree, and Damaged if the content of the archive does not match its name.
     """
     file = archive(store, tree)
     check_file(file, _facts(store, tree)["archive"])
@@ -204,7 +214,7 @@ def _check_name(file: Path, name: str) -> None:
 
 
 def altered(place: Path, files: Files) -> list[str]:
-    """The files of a copy that are missing, are in other folders by way of a link, or have another content."""
+    """Return the files of a copy that are missing, have other content, or are reached through a link to a folder."""
     found = []
     for name, (mode, digest) in sorted(files.items()):
         path = place / name
@@ -223,23 +233,23 @@ def altered(place: Path, files: Files) -> list[str]:
 
 
 def remove_copy(place: Path, files: Files) -> None:
-    """Remove the files of a copy and the folders that are then empty; what else lies there stays."""
+    """Remove the files of a copy, and the folders that are empty afterwards. Other files there stay."""
     for name in files:
         if _is_below(place, place / name):
-            with contextlib.suppress(OSError):  # one that the trainer moved, or a folder in its place
+            with contextlib.suppress(OSError):  # the trainer moved the file, or made a folder in its place
                 (place / name).unlink()
     folders = {parent for name in files for parent in Path(name).parents if parent.name}
     for folder in sorted(folders, key=lambda one: len(one.parts), reverse=True):
         if _is_below(place, place / folder):
-            with contextlib.suppress(OSError):  # what the trainer wrote is there
+            with contextlib.suppress(OSError):  # the folder contains files that the trainer wrote
                 (place / folder).rmdir()
 
 
 def leading_out(links: Mapping[str, str], outside: Collection[str] = ()) -> str | None:
-    """The first link of a tree that leads out of it, also by way of others; None if all stay inside.
+    """Return the first link of a tree that leads out of it, directly or through other links; None if there is none.
 
-    links: path → target. outside: places where links to elsewhere will be, which a link may name or lead into, but not
-    leave by "..".
+    links: path → target. outside: paths that will be links to places outside the tree. Other links may lead to and into
+    these paths, but may not leave them by "..".
     """
     return next((path for path in sorted(links) if _leads_out(path, links, outside)), None)
 
@@ -260,7 +270,7 @@ def _leads_out(path: str, links: Mapping[str, str], outside: Collection[str]) ->
             if here in links:
                 followed += 1
                 if followed > _MOST_LINKS:
-                    return False  # the system follows no more, so it leads nowhere
+                    return False  # the system follows no more links, so this one leads nowhere
                 if links[here].startswith("/"):
                     return True
                 at.pop()
@@ -269,13 +279,13 @@ def _leads_out(path: str, links: Mapping[str, str], outside: Collection[str]) ->
 
 
 def _is_below(place: Path, path: Path) -> bool:
-    """Return whether no folder on the way from a place to a path is a link."""
+    """Return whether no folder on the way from `place` to `path` is a link."""
     parents = path.relative_to(place).parents
     return not any((place / parent).is_symlink() for parent in parents)
 
 
 def blob_digest(content: bytes, length: int = 40) -> str:
-    """Git's digest of a blob. length: of a digest in the repository, 40 or 64."""
+    """Return git's digest of a blob. length: length of the digests in the repository, 40 or 64."""
     return _digest(b"blob", content, length)
 
 
@@ -286,9 +296,9 @@ def _digest(kind: bytes, content: bytes, length: int) -> str:
 
 
 def _tree_digest(files: Files, like: str) -> str:
-    """git's digest of a folder with these files."""
+    """Return git's digest of a folder with these files."""
     inside: dict[str, Files] = {}
-    entries: dict[bytes, bytes] = {}  # in git's order: a folder's name counts with a slash
+    entries: dict[bytes, bytes] = {}  # git sorts a folder as if its name ended with a slash
     for path, (mode, digest) in files.items():
         first, _, rest = path.partition("/")
         if rest:

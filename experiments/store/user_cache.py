@@ -1,6 +1,7 @@
 """Best-effort cache of facts by content digest, in the user's cache folder.
 
-Damaged, unwritable or absent, it only costs the time again. Two processes that write at once: one of them is lost.
+If the cache is damaged, missing or cannot be written, the facts are computed again. If two processes write at the same
+time, the entries of one of them are lost.
 """
 
 import contextlib
@@ -11,14 +12,17 @@ from typing import Any
 from experiments.errors import UserError
 from experiments.store.checksummed import read_json, write_json
 
-LARGEST = 5_000  # entries; a larger cache is started again
+LARGEST = 5_000  # entries; a full cache is emptied
 
 
 class UserCache:
-    """A dictionary of JSON values in ~/.cache/ablations/NAME.json; what is new is written at the end of the block."""
+    """A dictionary of JSON values in ~/.cache/ablations/NAME.json.
+
+    New values are written at the end of the `with` block.
+    """
 
     def __init__(self, name: str, largest: int = LARGEST) -> None:
-        home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111 - "~" if there is none
+        home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111
         self._file = Path(home) / "ablations" / f"{name}.json"
         self._largest = largest
         self._known: dict[str, Any] = {}
@@ -37,11 +41,11 @@ class UserCache:
                 write_json(self._file, {"known": self._known})
 
     def get(self, key: str) -> Any:
-        """The value, or None."""
+        """Return the value of a key; None if there is none."""
         return self._known.get(key)
 
     def put(self, key: str, value: Any) -> None:
-        """Remember a value that JSON can hold."""
+        """Store a value that JSON can represent."""
         self._known = self._known if len(self._known) < self._largest else {}
         self._known[key] = value
         self._new = True
