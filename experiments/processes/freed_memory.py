@@ -1,8 +1,8 @@
 """Return freed memory to the system if the heap keeps growing.
 
-glibc keeps the memory that a training frees (experiments/device.py explains why), and places blocks of always new sizes
-between the kernels that oneDNN caches for as many shapes. A training of multi30k's model grew for thousands of steps
-while the live part of its heap stayed constant. Returned memory must be allocated again, which takes time, so it is
+glibc keeps the memory that a training frees (experiments/device.py explains why). It places blocks of ever new sizes
+between the kernels that oneDNN caches, one for each shape. A training on multi30k grew for thousands of steps, although
+the live part of its heap stayed constant. Memory that was returned must be allocated again, which takes time. So it is
 returned only after the process has grown.
 """
 
@@ -10,19 +10,19 @@ import ctypes
 from collections.abc import Callable
 from pathlib import Path
 
-EVERY = 25  # steps between checks: by then the returned memory is in use again
-GROWTH = 1.05
+EVERY = 25  # steps between checks, long enough for returned memory to be in use again
+GROWTH = 1.05  # growth of the process after which memory is returned
 
 
 class MemoryTrim:
-    """Call `look` once per step. Does nothing on systems without glibc."""
+    """Returns freed memory. Call `look` once per step. It does nothing on systems without glibc."""
 
     def __init__(self, resident: Callable[[], int] | None = None, trim: Callable[[], object] | None = None) -> None:
         self._resident, self._trim = resident or _resident_pages, trim or _trimmer()
-        self._level = 0  # resident pages some steps after the last trim; 0: not yet measured
+        self._level = 0  # resident pages EVERY steps after the last trim; 0: not yet measured
 
     def look(self, step: int) -> None:
-        """Return freed memory if the process has grown by GROWTH since the last time."""
+        """Return freed memory to the system if the process has grown by the factor GROWTH since the last time."""
         if self._trim is None or step % EVERY:
             return
         now = self._resident()

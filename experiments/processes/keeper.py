@@ -1,11 +1,12 @@
-"""Run a command that leaves no process behind: all it starts ends with it, and with the process that runs it.
+"""Run a command that leaves no process behind: its processes end with it, and with the process that runs it.
 
-A small process, the keeper, stands between the two. Orphans below the keeper become its children, even after
-leaving the command's session, so it sees all of them. It ends them when the command has ended, or when its pipe
-closes: the kernel closes the pipe when the process at the other end dies in any way.
+A small process, the keeper, stands between the two. Orphaned descendants become children of the keeper, even if they
+have left the command's session, so the keeper finds all of them. It ends them when the command has ended, or when its
+pipe closes. The kernel closes the pipe when the process at the other end dies for any reason.
 
-The keeper is a fork of this process, not a program of its own: starting an interpreter for it took longer than all else
-that it does. It computes nothing and imports nothing, so it waits for no lock that a thread of this process had.
+The keeper is a fork of this process and not a new program, because starting another interpreter would take longer than
+all its work. It does no computation and imports nothing, so it never waits for a lock that a thread of this process
+held at the fork.
 """
 
 import contextlib
@@ -24,7 +25,7 @@ from typing import Any, NoReturn
 from experiments.processes.process_identity import descendants
 
 LEAVE_S = 2.0  # time between SIGTERM and SIGKILL for processes that outlive the command
-KILLED_S = 10.0  # a process blocked by a dead disk cannot be killed: stop waiting for it
+KILLED_S = 10.0  # limit of the wait after SIGKILL, because a process blocked by a dead disk cannot be killed
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _TERMINATE = b"T"
 _LIBRARY = ctypes.CDLL(None)
@@ -32,7 +33,10 @@ _ASKED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class KeeperProcess:
-    """A command under a keeper. `process` is the keeper; it ends like the command, after its descendants."""
+    """A command under a keeper. `process` is the keeper.
+
+    It ends after all descendants, with the command's exit code.
+    """
 
     def __init__(self, argv: Sequence[str], **options: Any) -> None:
         theirs, self._ours = os.pipe()
@@ -45,19 +49,19 @@ class KeeperProcess:
             os.close(theirs)
 
     def terminate(self) -> None:
-        """Send SIGTERM to the command and everything it started."""
+        """Send SIGTERM to the command and to all processes that it started."""
         with contextlib.suppress(BrokenPipeError):
             os.write(self._ours, _TERMINATE)
 
     def close(self) -> None:
-        """Kill what is left, and wait for the keeper."""
+        """Kill the remaining processes, and wait for the keeper."""
         os.close(self._ours)
         self.process.wait()
 
 
 @contextlib.contextmanager
 def kept(argv: Sequence[str], **options: Any) -> Iterator[KeeperProcess]:
-    """Run a command; afterwards no process of it is left. `options`: those of Popen."""
+    """Run a command. Afterwards none of its processes is left. options: options of Popen."""
     command = KeeperProcess(argv, **options)
     try:
         yield command
@@ -66,7 +70,10 @@ def kept(argv: Sequence[str], **options: Any) -> Iterator[KeeperProcess]:
 
 
 def _stand_between(pipe: int) -> None:
-    """Fork once more: return in the process that becomes the command; the present one is its keeper until it ends."""
+    """Fork: return in the new process, which becomes the command.
+
+    The present process becomes its keeper and never returns.
+    """
     os.setpgid(0, 0)
     _LIBRARY.prctl(_PR_SET_CHILD_SUBREAPER, 1)
     woken, wake = os.pipe()
@@ -74,7 +81,7 @@ def _stand_between(pipe: int) -> None:
         os.set_blocking(end, False)
     signal.set_wakeup_fd(wake)
     for number in (*_ASKED, signal.SIGCHLD):
-        signal.signal(number, lambda *_: None)  # only the byte in `woken` matters
+        signal.signal(number, lambda *_: None)  # a handler must exist, so that a byte arrives in `woken`
     command = os.fork()
     if command == 0:
         signal.set_wakeup_fd(-1)
@@ -91,9 +98,9 @@ def _stand_between(pipe: int) -> None:
 
 
 def _keep(command: int, pipe: int, woken: int, wake: int) -> NoReturn:
-    """The keeper: wait for the command or for the pipe, then end all that is left below."""
+    """Be the keeper: wait for the end of the command or of the pipe, then end all remaining descendants."""
     needed = [2, *sorted((pipe, woken, wake)), os.sysconf("SC_OPEN_MAX")]
-    for below, above in pairwise(needed):  # what else is open, such as locks and sockets, belongs to the first process
+    for below, above in pairwise(needed):  # close all other files, such as locks and sockets of the first process
         os.closerange(below + 1, above)
     while (code := _ended(command)) is None:
         ready, _, _ = select.select([pipe, woken], [], [])
@@ -111,7 +118,7 @@ def _keep(command: int, pipe: int, woken: int, wake: int) -> NoReturn:
 
 
 def _ended(command: int) -> int | None:
-    """The command's exit code, negative for a signal; None while it lives. Other ended children are reaped."""
+    """Return the command's exit code, negative for a signal; None while it lives. Also reap other ended children."""
     while (found := os.waitpid(-1, os.WNOHANG))[0]:
         if found[0] == command:
             return os.waitstatus_to_exitcode(found[1])
@@ -119,7 +126,10 @@ def _ended(command: int) -> int | None:
 
 
 def _childless() -> bool:
-    """Return whether nothing is left below this process; a living process below it is its child, or below one."""
+    """Return whether this process has no descendants.
+
+    Every living descendant is a child, or a descendant of a child.
+    """
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
@@ -129,7 +139,7 @@ def _childless() -> bool:
 
 
 def _signal(group: int, number: int) -> None:
-    """Signal the command's group and all its descendants."""
+    """Send a signal to the command's process group and to all descendants of this process."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(group, number)
     for pid in descendants():
@@ -138,7 +148,7 @@ def _signal(group: int, number: int) -> None:
 
 
 def _wait(seconds: float, each_time: Callable[[], object]) -> None:
-    """Wait until no descendant is left, at most `seconds`, or until `each_time` returns true."""
+    """Wait until no descendant is left, until `each_time` returns true, or for at most `seconds`."""
     until = time.monotonic() + seconds
     while time.monotonic() < until and not each_time():
         if _childless():
@@ -151,9 +161,9 @@ def _closed(pipe: int) -> bool:
 
 
 def _leave_like(code: int | None) -> NoReturn:
-    """End with the command's exit code or signal."""
+    """End this process with the command's exit code or signal."""
     if code is not None and code < 0:
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the command itself has dumped a core, if any
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # only the command may dump a core
         signal.signal(-code, signal.SIG_DFL) if -code not in (signal.SIGKILL, signal.SIGSTOP) else None
         os.kill(os.getpid(), -code)
     os._exit(1 if code is None else code & 0xFF)

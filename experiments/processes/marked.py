@@ -1,7 +1,7 @@
-"""End what an attempt left behind: processes that carry its mark in their environment.
+"""Kill the processes that an attempt left behind. They carry the attempt's mark in their environment.
 
-The keeper (keeper.py) ends all processes below a command. One that killed its keeper, or left it in another way, still
-has the environment with which it was started. What cleared its environment is not found.
+The keeper (keeper.py) ends all processes below a command. A process that killed its keeper, or escaped it in another
+way, still has the environment with which it was started. A process that cleared its environment is not found.
 """
 
 import contextlib
@@ -10,12 +10,12 @@ import signal
 import time
 from pathlib import Path
 
-MARK = "ABLATIONS_ATTEMPT"  # in the environment of a child: the folder of its attempt
-LIMIT_S = 5.0  # while ended processes disappear, and those that they have just started are found
+MARK = "ABLATIONS_ATTEMPT"  # environment variable of a child with the folder of its attempt
+LIMIT_S = 5.0  # limit of the search for processes, which killed ones may have started meanwhile
 
 
 def end_marked(attempt: Path) -> list[int]:
-    """Kill the processes of an attempt that outlived its child; returns their ids. This process is none of them."""
+    """Kill the processes of an attempt that outlived its child, and return their ids. This process is not killed."""
     mark = f"{MARK}={attempt}".encode(errors="surrogateescape")
     ended: dict[int, None] = {}
     until = time.monotonic() + LIMIT_S
@@ -36,12 +36,12 @@ def _has(pid: int, mark: bytes) -> bool:
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:  # noqa: PTH123
             return mark in file.read().split(b"\0")
-    except OSError:  # it has ended, or is another user's
+    except OSError:  # the process has ended, or belongs to another user
         return False
 
 
 def _kill(pid: int, mark: bytes) -> bool:
-    """Kill a process if it is still the one with the mark: its id may have been given to another."""
+    """Kill a process if it still has the mark. Another process may have its id by now."""
     with contextlib.suppress(OSError):
         handle = os.pidfd_open(pid)
         try:

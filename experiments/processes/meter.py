@@ -1,8 +1,8 @@
-"""Resource use of this process: CPU time, with that of processes that it starts, and energy where it is counted.
+"""Resource use of this process: CPU time, including that of its child processes, and energy if it is counted.
 
-Energy is counted for whole machines, and several runs may share one. A run is given the part of the processors' energy
-that its CPU time is of all CPU time on the machine, so that the parts of all processes add up to the whole; and the
-part of a GPU's energy that it leases of the GPU.
+Energy is counted for whole machines, and several runs may share a machine. A run's share of the processors' energy is
+its share of the CPU time of all processes, so that the shares of all processes add up to the whole. A run's share of a
+GPU's energy is the share of the GPU that it leases.
 """
 
 import contextlib
@@ -19,28 +19,30 @@ from typing import Any, Self
 
 from experiments.processes.process_identity import cpu_below_s
 
-# --- Energy counters of this machine: of its processors (RAPL, in /sys) and of NVIDIA's GPUs (NVML, by nvidia-ml-py)
-# Neither is always there: virtual machines have no RAPL, many machines let only root read it, and nvidia-ml-py is
-# optional. Then `open` gives None, and nothing is estimated in place of a measurement.
+# --- Energy counters of this machine's processors (RAPL, in /sys) and of NVIDIA's GPUs (NVML, through nvidia-ml-py)
+#
+# The counters may be missing: virtual machines have no RAPL, on many machines only root can read it, and nvidia-ml-py
+# is optional. Then `open` returns None, and the energy is not estimated.
 
 
 POWERCAP = Path("/sys/class/powercap")  # docs.kernel.org/power/powercap/powercap.html
-# Zones to add up. The zones core and uncore are inside a package, psys contains it, intel-rapl-mmio repeats it.
+# The zones to add up. The zones core and uncore are parts of a package, psys contains it, and intel-rapl-mmio repeats
+# it.
 _PACKAGE, _MEMORY = "package", "dram"
 
 
 class CounterLostError(Exception):
-    """A counter can no longer be read, so what was used since the last reading is unknown."""
+    """Error if a counter can no longer be read. The use since the last reading is unknown."""
 
 
 @dataclass
 class _Zone:
-    file: Path  # microjoules, from 0 to `most`, and from 0 again
+    file: Path  # microjoules; the counter restarts from 0 after `most`
     most: int
     last: int
 
     def passed(self) -> int:
-        """Microjoules since the last call; right if the counter has started again at most once."""
+        """Return the microjoules since the last call. The result is right if the counter has restarted at most once."""
         now, before = _number(self.file), self.last
         self.last = now
         return now - before if now >= before else now - before + self.most
@@ -54,7 +56,7 @@ class Rapl:
 
     @classmethod
     def open(cls, root: Path = POWERCAP) -> Self | None:
-        """The counters of this machine; None if there are none, or if one of them cannot be read."""
+        """Return the counters of this machine; None if there are none, or if one of them cannot be read."""
         zones = []
         try:
             for folder in sorted(root.glob("intel-rapl:*")):
@@ -66,7 +68,10 @@ class Rapl:
         return cls(zones) if zones else None
 
     def joules(self) -> float:
-        """Joules since the last call, or since `open`. Raises CounterLostError."""
+        """Return the joules since the last call, or since `open`.
+
+        Raises CounterLostError if a counter cannot be read.
+        """
         try:
             return sum(zone.passed() for zone in self._zones) / 1e6
         except (OSError, ValueError) as error:
@@ -78,7 +83,7 @@ def _number(file: Path) -> int:
 
 
 class Nvml:
-    """The energy of GPUs since their driver was loaded; Volta and later have the counter."""
+    """The energy of GPUs since their driver was loaded. GPUs have this counter since Volta."""
 
     def __init__(self, read: Sequence[Callable[[], int]]) -> None:  # millijoules
         self._read = read
@@ -86,9 +91,9 @@ class Nvml:
 
     @classmethod
     def open(cls, environ: Mapping[str, str] = os.environ, count: int | None = None) -> Self | None:
-        """The first `count` GPUs that CUDA shows to this process, which a run of so many uses; None: all of them.
+        """Return the counters of the first `count` GPUs that CUDA shows to this process. None stands for all of them.
 
-        Gives None if one of them cannot be read or is not surely found.
+        The result is None if a GPU cannot be read or cannot be identified with certainty.
         """
         nvml, handles = gpus(environ)
         handles = handles[:count]
@@ -98,10 +103,13 @@ class Nvml:
         return None
 
     def joules(self) -> float:
-        """Joules since the last call, or since `open`. Raises CounterLostError."""
+        """Return the joules since the last call, or since `open`.
+
+        Raises CounterLostError if a counter cannot be read.
+        """
         try:
             now = [each() for each in self._read]
-        except Exception as error:  # NVMLError, of a module that may not be there
+        except Exception as error:  # NVMLError, which cannot be named here because pynvml is optional
             raise CounterLostError from error
         passed = [new - old for new, old in zip(now, self._last, strict=True)]
         if min(passed) < 0:  # the driver was loaded again
@@ -111,7 +119,10 @@ class Nvml:
 
 
 def gpus(environ: Mapping[str, str]) -> tuple[Any, list[Any]]:
-    """NVIDIA's library and its handles of the GPUs that CUDA shows; (None, []) if one of them is not surely found."""
+    """Return NVIDIA's library and its handles of the GPUs that CUDA shows.
+
+    The result is (None, []) if a GPU cannot be identified with certainty.
+    """
     nvml: Any = _library()
     if nvml is not None:
         with contextlib.suppress(nvml.NVMLError):
@@ -134,10 +145,11 @@ def _library() -> ModuleType | None:
 
 
 def _handle(nvml: Any, name: str, environ: Mapping[str, str]) -> Any | None:
-    """A GPU by the name that CUDA has for it; None for a part of a GPU (MIG), and where numbers may be others.
+    """Return the handle of a GPU by CUDA's name for it.
 
-    NVML numbers GPUs by their place on the bus, and so does CUDA in children (jobs/engines/engine.py), unless the user
-    has chosen its guess of the fastest.
+    The result is None for a part of a GPU (MIG), and if NVML may number the GPUs differently. NVML numbers GPUs by
+    their place on the bus. So does CUDA in children (jobs/engines/engine.py), unless the user has set CUDA_DEVICE_ORDER
+    differently.
     """
     if name.startswith("GPU-"):
         return nvml.nvmlDeviceGetHandleByUUID(name)
@@ -145,41 +157,47 @@ def _handle(nvml: Any, name: str, environ: Mapping[str, str]) -> Any | None:
     return nvml.nvmlDeviceGetHandleByIndex(int(name)) if name.isdecimal() and same else None
 
 
-# --- What this process used, at any moment
+# --- The use of this process until now
 
 
-EVERY_S = 30.0  # RAPL's counters start again from 0; at 1,000 W the smallest of them after a minute
-AGAIN_S = 0.1  # a new reading after so long; the kernel counts CPU time by 0.01 s
+EVERY_S = 30.0  # interval between readings; at 1,000 W the smallest RAPL counters restart after a minute
+AGAIN_S = 0.1  # shortest time between two readings; the kernel counts CPU time in units of 0.01 s
 STAT = Path("/proc/stat")
-_BUSY = (0, 1, 2, 5, 6)  # of the line "cpu": user, nice, system, irq, softirq; not idle, iowait, steal
+_BUSY = (0, 1, 2, 5, 6)  # fields of the line "cpu": user, nice, system, irq, softirq; not idle, iowait, steal
 
 
 class Meter:
-    """Counts from its creation on, read by a thread of its own too; `used` gives the totals."""
+    """Counts the use of this process from its creation on. `used` returns the totals.
+
+    A thread also reads the counters, every EVERY_S.
+    """
 
     def __init__(self, rapl: Rapl | None = None, stat: Path = STAT) -> None:
-        """rapl: the processors' counters; those of this machine if None. stat: the kernel's times of all processors."""
+        """Start counting. rapl: the processors' counters; None: those of this machine.
+
+        stat: CPU times of the whole machine.
+        """
         self._turn = threading.Lock()
         self._stat = stat
         self._rapl = rapl or Rapl.open()
         self._nvml: Nvml | None = None
         self._share = 1.0
-        self._below_s = _waited_s() + cpu_below_s()  # else it would count in the first reading
+        self._below_s = _waited_s() + cpu_below_s()  # CPU time before the start does not count
         self._cpu_joules = self._gpu_joules = 0.0
         self._read_at = time.monotonic()
         self._own_s, self._busy_s = self._cpu_s(), self._busy()
         threading.Thread(target=self._keep_reading, daemon=True, name="meter").start()
 
     def lease(self, kind: str, share: float, count: int = 1) -> None:
-        """Say what the run leases: on `count` GPUs ("cuda") their energy is counted too, times `share`."""
+        """Set what the run leases. If it leases `count` GPUs ("cuda"), count their energy too, times `share`."""
         with self._turn:
             self._share = share
             self._nvml = Nvml.open(count=count) if kind == "cuda" else None
 
     def used(self, fresh: bool) -> dict[str, float]:
-        """Fields of an event: cpu_s, cpu_joules, gpu_joules; energy only where it is measured.
+        """Return the fields of an event: cpu_s, cpu_joules, gpu_joules. Energy is included only if it is measured.
 
-        fresh: read the energy and the CPU time of other processes now; else they are some seconds old.
+        fresh: read the energy and the CPU time of other processes now. Otherwise these values are up to EVERY_S old.
         """
         with self._turn:
             if fresh:
@@ -214,7 +232,7 @@ class Meter:
         own, busy = self._cpu_s(), self._busy()
         if busy is None or self._busy_s is None:
             self._rapl = None
-        elif busy > self._busy_s:  # else nothing is divided yet
+        elif busy > self._busy_s:  # without new CPU time, there is nothing to divide by
             try:
                 self._cpu_joules += rapl.joules() * min(1.0, (own - self._own_s) / (busy - self._busy_s))
             except CounterLostError:
@@ -222,11 +240,14 @@ class Meter:
             self._own_s, self._busy_s = own, busy
 
     def _cpu_s(self) -> float:
-        """CPU seconds of this process, and of those below it, which have ended or lived at the last reading."""
+        """Return the CPU seconds of this process and of its descendants, including ended ones.
+
+        The time of living descendants is that of the last reading.
+        """
         return _of(resource.getrusage(resource.RUSAGE_SELF)) + max(self._below_s, _waited_s())
 
     def _busy(self) -> float | None:
-        """CPU seconds of all processes of the machine since its start; None if the kernel does not tell."""
+        """Return the CPU seconds of all processes since the machine's start; None if the kernel does not report it."""
         try:
             times = self._stat.read_text().partition("\n")[0].split()[1:]
             return sum(int(times[place]) for place in _BUSY) / os.sysconf("SC_CLK_TCK")
@@ -239,5 +260,5 @@ def _of(usage: resource.struct_rusage) -> float:
 
 
 def _waited_s() -> float:
-    """CPU seconds of processes below this one that have ended."""
+    """Return the CPU seconds of ended descendants."""
     return _of(resource.getrusage(resource.RUSAGE_CHILDREN))

@@ -1,8 +1,8 @@
 """Identify a process by its id and its start time in clock ticks since the machine's boot.
 
-The system reuses process ids. A start time as time of day distinguishes two processes only while nobody sets the
-clock: psutil adds the ticks to the boot's time of day, which moves with the clock. Ticks do not. Only this file reads
-them, and other fields of /proc/PID/stat. Imports no torch.
+The system reuses process ids. A start time as time of day would distinguish two processes only while nobody sets the
+clock, because psutil adds the ticks to the boot's time of day, which moves with the clock. Ticks do not change. Only
+this file reads the ticks and other fields of /proc/PID/stat. This module does not import torch.
 """
 
 import contextlib
@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 STAT, TASKS = "/proc/{}/stat", "/proc/{}/task"
 CHILDREN = f"{TASKS}/{{}}/children"
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-_STATE, _PARENT, _START_TICKS = 0, 1, 19  # fields 3, 4 and 22 of /proc/PID/stat, counted behind the name
-_CPU_TICKS = slice(11, 15)  # fields 14 to 17: its own time as user and system, that of ended children
+_STATE, _PARENT, _START_TICKS = 0, 1, 19  # fields 3, 4 and 22 of /proc/PID/stat, counted from the field after the name
+_CPU_TICKS = slice(11, 15)  # fields 14 to 17: user and system time of the process, and of its ended children
 
 
 class _Stat(NamedTuple):
@@ -27,13 +27,16 @@ class _Stat(NamedTuple):
 
 
 def identify(pid: int) -> dict[str, Any]:
-    """A process as plain JSON for `is_alive`. The identity of an ended process never reads as alive."""
+    """Return the identity of a process as plain JSON, for `is_alive`.
+
+    The identity of an ended process never reads as alive.
+    """
     stat = _read_stat(pid)
     return {"pid": pid, "start_ticks": stat.start_ticks if stat else 0, "boot_id": _boot_id()}
 
 
 def is_alive(identity: Any) -> bool:
-    """Return whether the process of `identify` is alive: not a zombie, and not another process with the same id.
+    """Return whether the process of `identify` is alive. A zombie, or another process with the same id, does not count.
 
     Raises OSError if /proc cannot be read at the moment.
     """
@@ -44,7 +47,7 @@ def is_alive(identity: Any) -> bool:
 
 
 def descendants() -> list[int]:
-    """Ids of all processes started below this one, parents first, without zombies."""
+    """Return the ids of all living descendants of this process, parents first, without zombies."""
     below = _children(os.getpid())
     for child in below:
         below += _children(child)
@@ -52,7 +55,10 @@ def descendants() -> list[int]:
 
 
 def _children(pid: int) -> list[int]:
-    """Ids of a process's children: from the kernel's list, or from /proc if it has none (CONFIG_PROC_CHILDREN)."""
+    """Return the ids of a process's children.
+
+    They come from the kernel's list, or from /proc if the kernel has no such list (CONFIG_PROC_CHILDREN).
+    """
     if Path(CHILDREN.format(os.getpid(), os.getpid())).exists():
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             texts = [(thread / "children").read_bytes() for thread in Path(TASKS.format(pid)).iterdir()]
@@ -63,20 +69,23 @@ def _children(pid: int) -> list[int]:
 
 
 def age_s() -> float:
-    """Seconds since this process was started or forked."""
+    """Return the seconds since this process was started or forked."""
     stat = _read_stat(os.getpid())
     assert stat is not None
     return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - stat.start_ticks / os.sysconf("SC_CLK_TCK"))
 
 
 def cpu_below_s() -> float:
-    """CPU seconds of the living processes below this one, with those below them that have ended."""
+    """Return the CPU seconds of the living descendants of this process, including those of their ended children."""
     stats = map(_read_stat, descendants())
     return sum(stat.cpu_ticks for stat in stats if stat is not None) / os.sysconf("SC_CLK_TCK")
 
 
 def _read_stat(pid: int) -> _Stat | None:
-    """None if there is no such process. The name, in parentheses, may itself contain blanks and parentheses."""
+    """Return fields of /proc/PID/stat; None if there is no such process.
+
+    The process name, in parentheses, may itself contain blanks and parentheses.
+    """
     try:
         text = Path(STAT.format(pid)).read_bytes()
     except (FileNotFoundError, ProcessLookupError):

@@ -1,4 +1,4 @@
-"""One attempt: its starting point, its child's spec, and its state and progress while it runs."""
+"""One attempt: its starting point, the spec for its child process, and its state and progress while it runs."""
 
 import contextlib
 import math
@@ -25,44 +25,50 @@ from experiments.store.results import TrainingResult
 from experiments.store.spec import FILE, AttemptSpec
 from experiments.store.trees import is_kept
 
-# --- Progress, collected from its events
+# --- The progress of an attempt, collected from its events
 
 
 @dataclass
 class AttemptProgress:
-    """Filled from events (experiments/events/lines.py), oldest first."""
+    """The progress of an attempt, computed from its events (experiments/events/lines.py), oldest first."""
 
     step: int | None = None
     first_step: int | None = None
     saved_step: int = 0  # step of the last checkpoint
     parts: int = 0  # trainings and evaluations completed
     doing: str = "starting"
-    total: int | None = None  # steps in all, where the trainer reports them
-    metrics: dict[str, float] = field(default_factory=dict)  # the newest value of each, as the trainer names them
+    total: int | None = None  # total number of steps, if the trainer reports it
+    metrics: dict[str, float] = field(default_factory=dict)  # the trainer's name of a metric → its newest value
     pinned: dict[str, Any] = field(default_factory=dict)
     failure: Mapping[str, Any] | None = None
     preempted: bool = False
     started: bool = False
     said_end: bool = False
-    first_t: float | None = None  # time of the first and the last event
-    last_t: float | None = None
-    first_point: tuple[int, float] | None = None  # step and time of the first and of the last "metrics"
-    last_point: tuple[int, float] | None = None
+    first_t: float | None = None  # time of the first event
+    last_t: float | None = None  # time of the last event
+    first_point: tuple[int, float] | None = None  # step and time of the first point of the curve
+    last_point: tuple[int, float] | None = None  # step and time of the last point of the curve
 
     @property
     def lasted_s(self) -> float:
-        """Seconds from the first event to the last."""
+        """Seconds between the first and the last event."""
         return self.last_t - self.first_t if self.first_t is not None and self.last_t is not None else 0.0
 
     def speed(self, cost: float, total: int | None) -> float | None:
-        """Predicted cost completed per second of training; None while unknown. `cost`: of all `total` steps."""
+        """Return the predicted cost completed per second of training; None while it is unknown.
+
+        cost: predicted cost of all `total` steps.
+        """
         if not (cost and total and self.first_point and self.last_point):
             return None
         steps, seconds = (late - early for late, early in zip(self.last_point, self.first_point, strict=True))
         return cost * steps / total / seconds if seconds > 0 else None
 
     def left_s(self, total: int | None) -> float | None:
-        """Predicted seconds of training left; None while unknown. `total`: steps of the training, if the job knows."""
+        """Return the predicted seconds of training left; None while they are unknown.
+
+        total: number of steps of the training; None if the job does not know it.
+        """
         total = total or self.total
         if self.doing != "training" or total is None or self.first_point is None or self.last_point is None:
             return None
@@ -70,10 +76,10 @@ class AttemptProgress:
         return seconds / steps * max(0, total - self.last_point[0]) if steps > 0 else None
 
     def take(self, event: Mapping[str, Any]) -> None:
-        """Take one event into account."""
+        """Update the progress with one event."""
         kind, step = event["kind"], event.get("step")
         self.said_end = self.said_end or kind in ENDS
-        if kind == "ended":  # the coordinator's own
+        if kind == "ended":  # the coordinator writes this event
             return
         self.last_t = event["t"]
         self.first_t = self.last_t if self.first_t is None else self.first_t
@@ -119,24 +125,29 @@ TAIL_LINES, TAIL_BYTES = 15, 1 << 16
 
 @dataclass
 class RunningAttempt:
-    """An attempt that the coordinator watches."""
+    """A running attempt that the coordinator watches."""
 
     claimed: Claimed
     number: int
     folder: Path
     slot: Slot
-    expected: tuple[str, ...]  # the parts that it must make
+    expected: tuple[str, ...]  # the parts that the attempt must make: TRAINING, eval_ids
     handle: Handle | None
     tail: Tail
     progress: AttemptProgress = field(default_factory=AttemptProgress)
+    # Times are those of `time.monotonic`.
     asked: str = ""  # "stop", "cancel" or "hung" after a request to end
     asked_at: float = 0.0
-    heard_at: float = field(default_factory=time.monotonic)  # time of its last event
-    began: float = math.inf  # by the same clock; of one that a cluster or another coordinator started not known
+    heard_at: float = field(default_factory=time.monotonic)  # time when the last event was read
+    began: float = math.inf  # start; inf if it is unknown: a cluster or another coordinator started the attempt
 
     @property
     def leased(self) -> list[str]:
-        """The slots that it holds: after a training on several GPUs here those of the first, which evaluates."""
+        """Names of the slots that the attempt holds.
+
+        Evaluations use one GPU. So an attempt on several GPUs of this machine holds only the first one while it does
+        not train.
+        """
         parts = self.slot.parts
         if self.slot.count == 1 or not self.slot.device or (TRAINING in self.expected and not self.progress.parts):
             return parts
@@ -144,7 +155,10 @@ class RunningAttempt:
 
     @property
     def lasted_s(self) -> float:
-        """Seconds since its start; where that is not known, from its first event to its last event or heartbeat."""
+        """Seconds since the start of the attempt.
+
+        If the start is unknown, these are the seconds from the first event to the last event or heartbeat.
+        """
         if self.began < math.inf:
             return max(time.monotonic() - self.began, self.progress.lasted_s)
         first, heard = self.progress.first_t, last_heartbeat(self.folder)
@@ -158,7 +172,7 @@ class RunningAttempt:
 
     @property
     def run_id(self) -> str:
-        """The job's run_id."""
+        """The run_id of the job."""
         return self.claimed.job.run_id
 
 
@@ -180,16 +194,19 @@ def prepare_attempt(
     parts: Sequence[str],
     code_digest: str,
 ) -> PreparedAttempt:
-    """Write the child's spec. `parts`: what it must make."""
+    """Write the spec for the child process, and return the attempt ready to start.
+
+    parts: what the attempt must make.
+    """
     number, folder = attempt
     job = claimed.job
-    # The result that is trained again because it kept too little for an evaluation, if there is one.
+    # A valid result that is trained again, because its checkpoints are not enough for an evaluation or a branch.
     stands = store.result(job.run_id) if TRAINING in parts else None
     stands = stands if stands and stands.attempt > job.rerun_after else None
     earlier = list(_earlier(store, job, number, code_digest, stands)) if TRAINING in parts else []
-    if TRAINING in parts and not earlier:  # settings and progress of former attempts do not apply
+    if TRAINING in parts and not earlier:  # settings and progress of earlier attempts do not apply
         _say_restart(store, job, number, folder, "it kept too few checkpoints for an evaluation" if stands else "")
-        alike = stands.pinned if stands else {}  # as in the former training, to get the same weights
+        alike = stands.pinned if stands else {}  # the settings of the earlier training give the same weights
         alike = alike if alike.get("kind") == slot.kind else {}
         tokens = claimed.pinned.get("micro_batch_tokens")
         if tokens and _too_large_to_announce(store, job, number):
@@ -220,7 +237,7 @@ def prepare_attempt(
 
 
 def start(engine: Engine, plans: Sequence[PreparedAttempt]) -> list[RunningAttempt]:
-    """Start the children. A child that cannot be started counts as a killed attempt."""
+    """Start the children and return their attempts. A child that cannot be started counts as a killed attempt."""
     for planned, handle in zip(plans, engine.start_all([planned.launch for planned in plans]), strict=True):
         if isinstance(handle, OSError):
             planned.launch.log.write_text(f"could not start a process: {handle}\n", encoding="utf-8")
@@ -231,9 +248,10 @@ def start(engine: Engine, plans: Sequence[PreparedAttempt]) -> list[RunningAttem
 
 
 def adopt(store: Store, engine: Engine, claimed: Claimed, slots: Sequence[Slot]) -> RunningAttempt:
-    """Take over an attempt of another coordinator; its handle is None if the child has ended too.
+    """Take over an attempt that another coordinator started. Its handle is None if the child has ended.
 
-    Raises UserError for an attempt of another engine, since this one cannot know whether it still runs there.
+    Raises UserError for an attempt of another engine, because this engine cannot know whether the attempt still runs
+    there.
     """
     theirs = str((claimed.ref or {}).get("engine", engine.name))
     if theirs not in (engine.name, "local"):
@@ -248,19 +266,20 @@ def adopt(store: Store, engine: Engine, claimed: Claimed, slots: Sequence[Slot])
 
 
 def _expected(folder: Path) -> list[str]:
-    """The parts that an attempt had to make; [] if its spec cannot be read."""
+    """Return the parts that an attempt had to make; [] if its spec cannot be read."""
     try:
         spec = AttemptSpec.read(folder / FILE)
         return [TRAINING] * spec.train + [item.eval_id for item in spec.evaluations]
     except (UserError, OSError):
-        return []  # a coordinator killed while writing this had not started the child
+        return []  # a coordinator that was killed while it wrote the spec had not started the child
 
 
 def _earlier(store: Store, job: Job, number: int, code_digest: str, stands: TrainingResult | None) -> Iterator[Path]:
-    """Folders with checkpoints from which this attempt may resume, newest first; then those of shorter runs.
+    """Yield the folders with checkpoints from which this attempt may resume.
 
-    Attempts of other code are left out, with all before them: a run never mixes old and new code. Attempts that only
-    evaluate have no checkpoint of their own.
+    Earlier attempts of the run come first, the newest one first, and then those of shorter runs that it may continue. A
+    run never mixes old and new code: an attempt of other code is left out, and so are all attempts before it. Attempts
+    that only evaluated have no checkpoints and are left out.
     """
     for run_id in (job.run_id, *job.continues):
         done = max(job.rerun_after, stands.attempt if stands else 0)
@@ -272,7 +291,7 @@ def _earlier(store: Store, job: Job, number: int, code_digest: str, stands: Trai
                 break
             folder = store.attempt_folder(run_id, earlier)
             started = _first_event(folder)
-            parts = _expected(folder)  # [] where the spec is not known
+            parts = _expected(folder)  # [] if the spec cannot be read
             if started is None or (parts and TRAINING not in parts):
                 continue
             if started.get("code_digest", "") != code_digest:
@@ -281,10 +300,10 @@ def _earlier(store: Store, job: Job, number: int, code_digest: str, stands: Trai
 
 
 def with_first_code(store: Store, job: Job) -> Job:
-    """The job with the code of the attempt that it goes on from, if its code is a tree.
+    """Return the job with the code tree of its first attempt, if the code of the job is a tree.
 
-    That is the tree of the first attempt, whatever was committed since: its archive is in the store. An attempt that
-    failed by its own code is not gone on from: the next one has the present tree.
+    A resumed run uses that tree even if the code was committed or edited since. Its archive is in the store. A run does
+    not resume an attempt that failed because of its code: the next attempt uses the present tree.
     """
     if not job.spec.trainer.tree:
         return job
@@ -295,7 +314,7 @@ def with_first_code(store: Store, job: Job) -> Job:
             first = None
             continue
         if first is None:
-            with contextlib.suppress(UserError, OSError):  # a spec that was not written: nothing was started
+            with contextlib.suppress(UserError, OSError):  # without a spec, no child was started
                 trainer = AttemptSpec.read(folder / FILE).spec.trainer
                 first = trainer if trainer.tree and is_kept(store.root, trainer.tree) else None
     if first is None:
@@ -304,14 +323,15 @@ def with_first_code(store: Store, job: Job) -> Job:
     return replace(job, spec=replace(job.spec, trainer=trainer))
 
 
+# Failures that the code of an attempt may have caused.
 _OF_THE_CODE = (FailureClass.BUG, FailureClass.USER_ERROR, FailureClass.DIVERGED)
 
 
 def _too_large_to_announce(store: Store, job: Job, number: int) -> bool:
-    """Return whether memory ran out in the attempts before this one, before one of them had announced its code.
+    """Return whether memory ran out in an attempt after the last one that announced its code.
 
-    Their code is unknown, so nothing of them is continued; but with the whole batch again, memory would run out in the
-    same way each time, and the run would never fail.
+    The code of such an attempt is unknown, so its checkpoints are not used, but its smaller micro-batch is. With the
+    whole batch, memory would run out in the same way each time, and the run would never fail.
     """
     for earlier in reversed([n for n in store.attempts(job.run_id) if job.rerun_after < n < number]):
         folder = store.attempt_folder(job.run_id, earlier)
@@ -323,7 +343,7 @@ def _too_large_to_announce(store: Store, job: Job, number: int) -> bool:
 
 
 def _say_restart(store: Store, job: Job, number: int, folder: Path, why: str) -> None:
-    """Record in the events that earlier work is not continued."""
+    """Record in the events that the work of earlier attempts is not continued."""
     begun = [n for n in store.attempts(job.run_id) if n < number and _first_event(store.attempt_folder(job.run_id, n))]
     if begun:
         events = EventWriter(folder)
@@ -332,27 +352,27 @@ def _say_restart(store: Store, job: Job, number: int, folder: Path, why: str) ->
 
 
 def _first_event(folder: Path) -> Mapping[str, Any] | None:
-    """The "started" event of an attempt, without reading its curve."""
+    """Return the "started" event of an attempt; None if there is none. The rest of the events is not read."""
     return next((event for event in Tail(folder).read() if event["kind"] == "started"), None)
 
 
 def say_ended(live: RunningAttempt) -> None:
-    """Record in the events when a child ended that could not say so itself; its costs are counted until then."""
+    """Record the end of a child that did not record it, so that its costs are counted until now."""
     live.listen()
     if live.progress.started and not live.progress.said_end:
-        with contextlib.suppress(OSError):  # the disk is full: counted until its last event
+        with contextlib.suppress(OSError):  # on a full disk, its costs are counted until its last event
             events = EventWriter(live.folder)
             events.emit("ended")
             events.close()
 
 
 def log_tail(store: Store, folder: Path) -> str:
-    """The last lines of an attempt's log, with the log's path."""
+    """Return the last lines of an attempt's log, with the path of the log."""
     try:
         with open_regular(folder / LOG) as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))  # a line may have gigabytes
+            file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))  # a line may be gigabytes long
             lines = file.read().decode(errors="replace").splitlines(keepends=True)[-TAIL_LINES:]
-    except OSError:  # none, or something else in its place
+    except OSError:  # the log is missing or is not a regular file
         return ""
     text = "".join(lines)[-3000:].strip()
     return f"The end of {os.path.relpath(folder / LOG, store.root)} in the store:\n{text}" if text else ""

@@ -1,7 +1,7 @@
-"""Decide what an ended attempt means for its job: pure functions of its progress (attempt.py).
+"""Decide what the end of an attempt means for its job, with pure functions of its progress (attempt.py).
 
 `decide` returns an `Ending`. A job whose attempt did not finish is resumed from its checkpoint as long as it makes
-progress: three attempts in a row with at most one new step fail it.
+progress. It fails after three attempts in a row without progress (see `_mark`).
 """
 
 import re
@@ -17,7 +17,7 @@ from experiments.jobs.queue.job import Claimed, Ending, Outcome, State
 from experiments.records import TRAINING, ChildExit, FailureClass
 
 MAX_STALLS = 3
-LONG_S = 600.0  # after so long, one new step counts as progress: it may be an epoch
+LONG_S = 600.0  # in an attempt of this length, one new step counts as progress, because it may be an epoch
 MAX_HANGS = 2  # one retry
 FAILED_CODES = range(1, 128)
 
@@ -37,10 +37,10 @@ def decide(
 ) -> Ending:
     """Decide the state of a job whose attempt has ended and whose finished parts are in place.
 
-    missing: parts that the job still needs. expected: parts of this attempt (more may have been requested meanwhile).
-    code: the child's exit code (negative: a signal; None: unknown). asked: "cancel", "stop" or "hung" if the
-    coordinator ended the attempt. withdrawn: why a cluster's attempt was not even begun. log_tail: end of the log, and
-    limit_gb: the run's limit of memory, for messages. shared: it had a share of a GPU.
+    missing: parts that the job still needs. expected: parts that this attempt had to make; more may have been requested
+    since. code: the child's exit code (negative: a signal; None: unknown). asked: "cancel", "stop" or "hung" if the
+    coordinator ended the attempt. withdrawn: why a cluster's attempt did not even begin. log_tail: end of the log, for
+    messages. limit_gb: memory limit of the run, for messages. shared: whether the run had a share of a GPU.
     """
     best, ahead = _mark(claimed, record)
     log_tail = f"\n{log_tail}" if log_tail else ""
@@ -65,7 +65,7 @@ def decide(
         return _lost(claimed, Outcome.HUNG, "hung", said, end, log_tail)
     if code == ChildExit.FINISHED:
         lost = [part for part in missing if part in expected]
-        if not lost:  # more was requested while it ran: another attempt does the rest
+        if not lost:  # more evaluations were requested meanwhile, and another attempt makes them
             return end(State.WAITING, Outcome.FINISHED, detail="will continue, because more evaluations were requested")
         error = f"The child process ended without an error, but did not produce: {', '.join(lost)}.{log_tail}"
         return end(State.FAILED, Outcome.BUG, error=error)
@@ -88,7 +88,10 @@ def decide(
 
 
 def _lost(claimed: Claimed, outcome: Outcome, how: str, why: str, end: Callable[..., Ending], log_tail: str) -> Ending:
-    """End an attempt that hung, or whose device failed. It is retried once: a disk may be back, another GPU works."""
+    """Return the ending of an attempt that hung or whose device failed.
+
+    Such an attempt is retried once, because a disk may be back, or another GPU may work.
+    """
     hangs, detail = claimed.hangs + 1, f"{how}: {why}"
     if hangs >= MAX_HANGS:
         error = f"{how.capitalize()} {hangs} times: {why}{log_tail}"
@@ -97,10 +100,11 @@ def _lost(claimed: Claimed, outcome: Outcome, how: str, why: str, end: Callable[
 
 
 def _mark(claimed: Claimed, record: AttemptProgress) -> tuple[int, bool]:
-    """The best progress so far, and whether this attempt has advanced it: checkpointed steps, then completed parts.
+    """Return the best progress so far, and whether this attempt has advanced it.
 
-    A child that is stopped saves its current step, so one new step proves little: without this rule, attempts that are
-    always stopped at once would be repeated without end.
+    Progress is the number of checkpointed steps plus the parts that this attempt completed. A child that is stopped
+    saves its current step. So a single new step in a short attempt does not count. Otherwise attempts that are always
+    stopped at once would be repeated forever.
     """
     reached = max(claimed.best, record.saved_step) + record.parts
     gained = reached - claimed.best
@@ -116,15 +120,15 @@ def _failed(
     if outcome is Outcome.DEVICE:
         return _lost(claimed, outcome, "the device failed", message, end, log_tail)
     if outcome is Outcome.OUT_OF_MEMORY:
-        beside = shared and not claimed.alone  # the neighbours on its GPU may have taken the memory
+        beside = shared and not claimed.alone  # other runs on its GPU may have used the memory
         if not beside and (others := _held_by_others(message)) and claimed.hangs + 1 < MAX_HANGS:
             why = f"other processes used {others} of the GPU's memory. {message}"
             return _lost(claimed, outcome, "out of memory", why, end, log_tail)
-        tokens = _micro_batch(claimed, failure, pinned) if training else None  # evaluations have none
+        tokens = _micro_batch(claimed, failure, pinned) if training else None  # evaluations have no micro-batch
         if not beside and tokens is not None and tokens // 2 >= SMALLEST_MICRO_BATCH:
             half = tokens // 2
             detail = f"will resume with micro-batches of {half} tokens; out of memory with {tokens}"
-            kept = {name: value for name, value in pinned.items() if name != "shapes"}  # they hold larger ones
+            kept = {name: value for name, value in pinned.items() if name != "shapes"}  # the old shapes are too large
             smaller = {**kept, "micro_batch_tokens": half}
             return end(State.WAITING, outcome, detail=detail, pinned=smaller, alone=claimed.alone)
         if not claimed.alone:
@@ -136,12 +140,12 @@ def _failed(
 
 
 def _micro_batch(claimed: Claimed, failure: Mapping[str, Any], pinned: Mapping[str, Any]) -> int | None:
-    """Tokens of a micro-batch when memory ran out: reported by the child, pinned, or the whole batch.
+    """Return the tokens of a micro-batch when memory ran out: reported by the child, pinned, or the whole batch.
 
-    A batch with padding has at most LARGEST_UNCUT times its tokens, so that a larger limit cuts none.
+    A padded batch has at most LARGEST_UNCUT times its tokens. A larger micro-batch would not split any batch.
     """
     training = claimed.job.spec.config.get("training")
-    training = training if isinstance(training, Mapping) else {}  # other tasks may use this name for anything
+    training = training if isinstance(training, Mapping) else {}  # another task may use this name differently
     whole = training.get("tokens_per_batch")
     known = failure.get("micro_batch_tokens") or pinned.get("micro_batch_tokens") or whole
     return int(min(known, LARGEST_UNCUT * whole if whole else known)) if known else None
@@ -152,7 +156,7 @@ _TOTAL = re.compile(r"total capacity of ([\d.]+) GiB")
 
 
 def _held_by_others(message: str) -> str:
-    """The GPU memory of other processes in torch's message, if it is much of the whole; "" if not, or unknown."""
+    """Return the GPU memory of other processes in torch's message; "" if it is unknown or a small share of the GPU."""
     total, used = _TOTAL.search(message), sum(map(float, _USED.findall(message)))
     much = total and "this process has" in message and used > OTHERS_SHARE * float(total[1])
     return f"{used:.1f} GiB" if much else ""
@@ -166,11 +170,11 @@ def _killed_by(code: int | None) -> str:
         return "lost without a message"
 
 
-_TAIL = re.compile(r"^The end of .+ in the store:$", re.MULTILINE)  # the head of attempt.log_tail
-_OURS = re.compile(r"\d{4}-\d\d-\d\d [\d:,]+ [A-Z]+ experiments\.")  # what this program writes to a log
+_TAIL = re.compile(r"^The end of .+ in the store:$", re.MULTILINE)  # first line of attempt.log_tail
+_OURS = re.compile(r"\d{4}-\d\d-\d\d [\d:,]+ [A-Z]+ experiments\.")  # begin of a line that this program logged
 
 
 def printed(error: str) -> list[str]:
-    """The lines of a failed run's log in its error (`decide`); [] where it printed nothing."""
+    """Return the log lines that a failed run itself printed, taken from its error (`decide`); [] if there are none."""
     lines = "".join(_TAIL.split(error, maxsplit=1)[1:]).splitlines()
     return [line.rstrip() for line in lines if line.strip() and not _OURS.match(line)]

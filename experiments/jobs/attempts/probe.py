@@ -1,6 +1,6 @@
 """Measure a few steps of runs on a device, and predict from such measurements how long runs take.
 
-For `plan --measure` and `--max-hours`; keeps no run.
+`plan --measure` and `--max-hours` use this module. The measured runs are not stored.
 """
 
 import contextlib
@@ -27,22 +27,22 @@ from experiments.store.layout import Store
 from experiments.store.results import RESULT_FILE, EvaluationResult, TrainingResult
 from experiments.store.spec import AttemptSpec
 
-PROBE_STEPS = 20  # the curve has points at 10 and 20; the first ten steps are warm-up
-LONG_S = 120.0  # time limit: slow rows are measured on the steps made by then
+PROBE_STEPS = 20  # the curve has points at steps 10 and 20; the first ten steps are warm-up
+LONG_S = 120.0  # time limit; slow rows are measured on the steps that they have made by then
 
 
 class Measured(NamedTuple):
-    """Measured time of a few steps."""
+    """The measured time of a training step, and the precision of the training."""
 
     seconds_per_step: float
     precision: str = ""
 
 
 def probe(store: Store, specs: Iterable[RunSpec], slot: Slot) -> Generator[Measured, None, None]:
-    """Train the runs of few steps, one after the other.
+    """Train a few steps of each run, one run after the other, and yield the measurements.
 
-    Raises UserError with the child's message if it fails, or without two points of the curve within LONG_S, and where
-    others use the GPU.
+    Raises UserError, with the child's message, if a child fails. Also raises UserError if the curve has fewer than two
+    points within LONG_S, or if other programs use the GPU.
     """
     _refuse_others(slot)
     with contextlib.closing(LocalEngine()) as engine:
@@ -51,7 +51,7 @@ def probe(store: Store, specs: Iterable[RunSpec], slot: Slot) -> Generator[Measu
 
 
 def _refuse_others(slot: Slot) -> None:
-    """Raises UserError if others use a GPU that the user has not named: their work would be measured too."""
+    """Raise UserError if other programs use a GPU that the user has not named: they would distort the measurement."""
     for name, why in GpuOccupancy().left_alone([slot], (), wait_s=SMI_S + 1).items():
         raise UserError(
             f"{name} is not measured, because others may use it ({why}). Wait for them, or name a free GPU, such as "
@@ -60,7 +60,7 @@ def _refuse_others(slot: Slot) -> None:
 
 
 def _trained(store: Store, spec: RunSpec, slot: Slot, engine: Engine) -> tuple[list[dict[str, Any]], TrainingResult]:
-    """A child's events and result; its folder is removed."""
+    """Train a run in a temporary folder, and return the events and the result of the child."""
     whole = AttemptSpec(
         spec=spec,
         store=str(store.root),
@@ -94,9 +94,10 @@ def _measured(events: Sequence[Mapping[str, Any]], result: TrainingResult) -> Me
 
 
 # --- Predict the time of runs from results and short probes in this store
+#
 # Two numbers describe a device: the fixed time of a step, and the time of a floating-point operation. Both are fitted
-# to measurements on the same kind of device, with the same number of threads and in the same precision: without
-# instructions for bf16, a processor takes many times as long for it as for fp32.
+# to measurements on the same kind of device, with the same number of threads and in the same precision. The precision
+# matters: a processor without bf16 instructions takes many times as long in bf16 as in fp32.
 
 
 CALIBRATION_FILE = "measured.json"
@@ -105,17 +106,20 @@ SAME = 1e-3  # costs within this relative difference belong to the same model
 
 @dataclass(frozen=True)
 class ProbePoint:
-    """A measurement: the steps of a training, or one evaluation (counted as one step)."""
+    """A measurement of a training, or of one evaluation (counted as one step)."""
 
     kind: str
     threads: int
-    cost: float  # predicted operations of a training step of that model
-    seconds: float  # of a step, or of the evaluation
-    precision: str = ""  # as it was computed; "" of a task without a precision
+    cost: float  # predicted operations of a training step of the model
+    seconds: float  # time of a training step, or of the evaluation
+    precision: str = ""  # precision of the computation; "" for a task without a precision
 
 
 def of_results(store: Store, cost_of: Mapping[str, float]) -> tuple[list[ProbePoint], list[ProbePoint]]:
-    """(steps, evaluations) measured by the runs in `cost_of` (run_id → cost of a step)."""
+    """Return the measurements in the results of runs, as (training steps, evaluations).
+
+    cost_of: run_id → cost of a step.
+    """
     steps, evaluations = [], []
     for run_id, cost in cost_of.items():
         result = store.result(run_id)
@@ -134,20 +138,21 @@ def of_results(store: Store, cost_of: Mapping[str, float]) -> tuple[list[ProbePo
 
 
 def kept(store: Store) -> list[ProbePoint]:
-    """Measurements of probes in this store."""
+    """Return the measurements of probes that this store contains."""
     return [ProbePoint(**point) for point in (read_json(store.root / CALIBRATION_FILE) or {}).get("steps", [])]
 
 
 def keep(store: Store, points: Iterable[ProbePoint]) -> None:
-    """Add a probe's measurements, replacing those of the same model and device."""
+    """Add a probe's measurements. They replace those of the same model and device."""
     new = {(p.kind, p.threads, p.precision, p.cost): p for p in [*kept(store), *points]}
     write_json(store.root / CALIBRATION_FILE, {"steps": [asdict(point) for point in new.values()]})
 
 
 class Speed:
-    """Seconds per step on one kind of device in one precision, as a function of the step's cost. False: unknown.
+    """Seconds per step on one kind of device in one precision, as a function of the step's cost. False if unknown.
 
-    precision "auto", of a device that was not asked: bf16 if it was measured, else fp32.
+    precision: "auto" stands for bf16 if bf16 was measured, and otherwise for fp32. It is the precision of a device
+    whose support for bf16 was not checked.
     """
 
     def __init__(self, points: Iterable[ProbePoint], kind: str, threads: int, precision: str = "") -> None:
@@ -161,13 +166,13 @@ class Speed:
         return bool(self._points)
 
     def seconds(self, cost: float) -> float:
-        """Seconds of one step: measured for a model of that cost, otherwise from the fit."""
+        """Return the seconds of one step, measured for a model of that cost if possible, and otherwise from the fit."""
         same = [seconds for known, seconds in self._points if abs(known - cost) <= SAME * cost]
         return statistics.median(same) if same else self._fixed + self._per_operation * cost
 
 
 def _fit(points: list[tuple[float, float]]) -> tuple[float, float]:
-    """(a, b) of seconds = a + b·cost, neither negative, by least squares of relative errors."""
+    """Return (a, b) of seconds = a + b·cost, both nonnegative, fitted by least squares of relative errors."""
     costs, seconds = np.array(points).T
     u, v = 1 / seconds, costs / seconds  # a·u + b·v = 1
     (a, b), _, rank, _ = np.linalg.lstsq(np.stack([u, v / v.max()], axis=1), np.ones(len(u)))

@@ -1,8 +1,8 @@
-"""Move results from an attempt's folder to the run's folder: the only place where a result becomes valid.
+"""Move results from an attempt's folder to the run's folder. Only this module makes a result valid.
 
-A child writes into its attempt's folder. What is complete there (`result.json`, an evaluation's folder with a
-`result.json`) is moved by renames. Every step can be repeated: if a coordinator dies in between, the next one does the
-rest. Files with damaged JSON count as not written.
+A child writes into its attempt's folder. Complete parts (`result.json`, or an evaluation's folder with a `result.json`)
+are moved by renaming. Every step can be repeated. If a coordinator dies in between, the next one completes the move. A
+file with damaged JSON counts as not written.
 """
 
 from pathlib import Path
@@ -22,14 +22,14 @@ R = TypeVar("R", bound=Record)
 
 class PublishedRun(NamedTuple):
     parts: list[str]
-    replaced: list[EvaluationSpec]  # of weights that are no longer valid
+    replaced: list[EvaluationSpec]  # evaluations of weights that are no longer valid
 
 
 def publish(store: Store, run_id: str, attempt: int, rerun_after: int = 0) -> PublishedRun:
     """Move the completed parts of attempt `attempt` into place. A result of a later attempt stays.
 
-    Scores of an earlier result stay valid if the weights are equal, bit for bit. Results of attempts up to
-    `rerun_after` are stale, and so are their scores.
+    Evaluations of an earlier result stay valid if the weights are bit-identical. Results of attempts up to
+    `rerun_after` are stale, and so are their evaluations.
     """
     folder = store.attempt_folder(run_id, attempt)
     trained, result = _whole(TrainingResult, folder), store.result(run_id)
@@ -44,7 +44,7 @@ def publish(store: Store, run_id: str, attempt: int, rerun_after: int = 0) -> Pu
         _put(folder / RESULT_FILE, store.run_folder(run_id) / RESULT_FILE, result)
         parts.append(TRAINING)
     if result is None or (trained is not None and result.attempt != attempt):
-        return PublishedRun(parts, replaced)  # it came too late: its scores belong to weights that are not valid
+        return PublishedRun(parts, replaced)  # a later attempt is valid, so evaluations of these weights are not
     for eval_id in folders_in(folder / "evaluations"):
         if _take_evaluation(store, run_id, attempt, eval_id, result.attempt):
             parts.append(eval_id)
@@ -52,7 +52,10 @@ def publish(store: Store, run_id: str, attempt: int, rerun_after: int = 0) -> Pu
 
 
 def _same_weights(store: Store, run_id: str, one: int, other: int) -> bool:
-    """Compare recorded hashes; tasks without them are trained again only if stale."""
+    """Return whether two attempts recorded equal hashes of their weights.
+
+    Without hashes the weights count as different.
+    """
     finals = (store.attempt_folder(run_id, attempt) / "final" / "meta.json" for attempt in (one, other))
     try:
         one_files, other_files = ((read_json(meta) or {}).get("files") for meta in finals)
@@ -62,9 +65,9 @@ def _same_weights(store: Store, run_id: str, one: int, other: int) -> bool:
 
 
 def _put(made: Path, place: Path, result: TrainingResult) -> None:
-    """Hard-link the child's own file, whose bytes are already on the disk, so that no fsync is needed.
+    """Hard-link the child's file into place. Its content is already on the disk, so no fsync is needed.
 
-    A power cut may lose the link; `leftover` restores it. On disks without hard links the file is written again.
+    A power cut may lose the link. `leftover` restores it. On a disk without hard links, the file is written again.
     """
     temporary = place.with_name(f".{place.name}.link")
     temporary.unlink(missing_ok=True)
@@ -81,25 +84,28 @@ def _take_evaluation(store: Store, run_id: str, attempt: int, eval_id: str, weig
     target = store.evaluation_folder(run_id, eval_id)
     made, stands = _whole(EvaluationResult, source), _whole(EvaluationResult, target)
     if made is None or (stands is not None and made.renews != stands.attempt):
-        return False  # the first one stays, unless this one was made to replace it
-    if made.weights_attempt not in (None, weights):  # demoted here, or made from weights that were replaced since
+        return False  # the existing evaluation stays, unless the new one was made to replace it
+    if made.weights_attempt not in (None, weights):  # the evaluation is of other weights than the present ones
         return False
     made.write(source / RESULT_FILE, attempt=attempt, weights_attempt=weights)
     target.parent.mkdir(exist_ok=True)
     fsync_tree(source)
     if stands is not None:
         _demote(store, run_id, eval_id)
-    remove_folder(target)  # if its record is gone
+    remove_folder(target)  # its record may be missing
     source.rename(target)
     fsync_folder(target.parent)
     return True
 
 
 def _demote(store: Store, run_id: str, eval_id: str) -> EvaluationSpec | None:
-    """Move an evaluation back to its attempt's folder, out of every table; None if its record does not describe it."""
+    """Move an evaluation back to its attempt's folder, which no table reads, and return its spec.
+
+    The result is None if the record does not describe the evaluation.
+    """
     made = _whole(EvaluationResult, store.evaluation_folder(run_id, eval_id))
     if made is None:
-        return None  # the first new one replaces it
+        return None  # the first new evaluation replaces it
     home = store.attempt_folder(run_id, made.attempt) / "evaluations"
     home.mkdir(parents=True, exist_ok=True)
     if (home / eval_id).exists():
@@ -111,7 +117,10 @@ def _demote(store: Store, run_id: str, eval_id: str) -> EvaluationSpec | None:
 
 
 def missing(store: Store, job: Job) -> list[str]:
-    """The parts that a job still needs: TRAINING, eval_ids. Those to be renewed count until they are."""
+    """Return the parts that a job still needs: TRAINING, eval_ids.
+
+    An evaluation to renew counts until it is renewed.
+    """
     result = store.result(job.run_id)
     if result is None or result.attempt <= job.rerun_after:
         return [TRAINING] * job.train + [item.eval_id for item in job.evaluations]
@@ -124,9 +133,9 @@ def missing(store: Store, job: Job) -> list[str]:
 
 
 def leftover(store: Store, job: Job) -> PublishedRun:
-    """Move an earlier attempt into place that finished training but was not moved yet, whatever code it used.
+    """Publish the newest earlier attempt that finished training, whatever code it used.
 
-    So a lost queue costs no training. Attempts up to `job.rerun_after` are stale.
+    So no training is lost with a lost queue. Attempts up to `job.rerun_after` are stale and are skipped.
     """
     for attempt in reversed(store.attempts(job.run_id)):
         trained = _whole(TrainingResult, store.attempt_folder(job.run_id, attempt))

@@ -1,4 +1,4 @@
-"""Read the events of running attempts, request them to stop, and kill those that do not stop in time."""
+"""Read the events of running attempts, ask attempts to stop, and kill those that do not stop in time."""
 
 import time
 from collections.abc import Iterable, Iterator
@@ -9,13 +9,13 @@ from experiments.jobs.engines.engine import Engine, Exit
 
 READ_S = 0.2  # interval between two readings of the events
 GRACE_S = 600.0  # time between the request to stop and the kill
-HUNG_GRACE_S = 20.0  # the same for a child that seems to hang
+HUNG_GRACE_S = 20.0  # time between the request and the kill for a child that seems to hang
 HANG_S = 1800.0  # a child without an event for this time counts as hanging
 StopReason = Literal["stop", "cancel", "hung"]
 
 
 class AttemptWatch:
-    """Watches running attempts; `live` holds them by run_id."""
+    """Watches the running attempts. `live` maps run_ids to attempts."""
 
     def __init__(self, engine: Engine, hang_s: float) -> None:
         self._engine = engine
@@ -24,7 +24,7 @@ class AttemptWatch:
         self.live: dict[str, RunningAttempt] = {}
 
     def request_stop(self, attempts: Iterable[RunningAttempt], reason: StopReason) -> None:
-        """Request children to save a checkpoint and end. A child is requested once, for the first reason."""
+        """Ask children to save a checkpoint and end. Each child is asked only once, for the first reason."""
         for live in attempts:
             if not live.asked and live.handle is not None:
                 live.asked = reason
@@ -32,7 +32,7 @@ class AttemptWatch:
                 self._engine.terminate(live.handle)
 
     def ended(self) -> Iterator[tuple[RunningAttempt, Exit]]:
-        """Yield the attempts that have ended; read the events of all of them and enforce the time limits."""
+        """Yield the attempts that have ended. Also read the events of all attempts and enforce the time limits."""
         now = time.monotonic()
         read = now - self._read_at >= READ_S
         if read:
@@ -46,10 +46,10 @@ class AttemptWatch:
                 yield live, ended
 
     def _enforce_limits(self, live: RunningAttempt, now: float) -> None:
-        """Request a child that hangs to stop; kill a child that was requested too long ago."""
+        """Ask a child that hangs to stop. Kill a child that was asked to stop too long ago."""
         if live.handle is None:
             return
-        if not live.progress.started:  # a cluster may let it wait for days
+        if not live.progress.started:  # on a cluster, an attempt may wait for days
             live.progress.doing = self._engine.waiting_for(live.handle) or live.progress.doing
             if self._engine.outlives:
                 live.heard_at = now

@@ -1,8 +1,8 @@
 """Write the tracking store in a background thread, which takes the latest state of each run.
 
-Importing MLflow takes over a second and each of its calls some milliseconds; neither delays the coordinator. No run can
-be lost here: an error is logged once and the run continues. The next sync, the next coordinator, or
-`ablations ui --rebuild` writes what is missing.
+Importing MLflow takes more than a second, and each of its calls takes some milliseconds. Neither delays the
+coordinator. An error here never loses a run: it is logged once, and the run continues. The missing data is written by
+the next sync, by the next coordinator, or by `ablations ui --rebuild`.
 """
 
 import contextlib
@@ -18,20 +18,20 @@ from experiments.errors import UserError
 from experiments.records import RUNNING
 from experiments.store.tracked_run import TrackedRun
 
-INTERVAL_S = 10.0
-PATIENCE_S = 120.0  # at the end, if another process has locked the database
-AGAIN_S = 1.0
-JOIN_S = 0.2  # how often `close` asks whether to hurry
+INTERVAL_S = 10.0  # time between two writes
+PATIENCE_S = 120.0  # at the end: limit of the wait for another process that has locked the database
+AGAIN_S = 1.0  # time between two tries while the database is locked
+JOIN_S = 0.2  # interval in which `close` calls `hurry`
 log = logging.getLogger(__name__)
 
 
 class Writer(Protocol):
     def sync(self, run: TrackedRun) -> None:
-        """Write what the tracking store lacks of a run."""
+        """Write the data of a run that the tracking store lacks."""
 
 
 class Background:
-    """Calls `make_writer` in its thread, at the first run."""
+    """Writes runs in a thread. The thread calls `make_writer` when the first run arrives."""
 
     def __init__(
         self,
@@ -41,36 +41,42 @@ class Background:
         name: str = "MLflow",
         rebuild: str = "ablations ui --rebuild mlflow",
     ) -> None:
-        """name, rebuild: what is written, and the command that writes it again, for messages."""
+        """Set the writer and its times.
+
+        For messages: `name` is what is written, `rebuild` the command that writes it again.
+        """
         self._name, self._rebuild = name, rebuild
         self._make_writer, self._interval_s, self._patience_s = make_writer, interval_s, patience_s
         self._news: queue.SimpleQueue[TrackedRun | None] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[str] = queue.SimpleQueue()
-        self._runs: dict[str, TrackedRun] = {}  # used by the thread only: runs still to be written, by run_id
-        self._fresh: set[str] = set()  # those of them that have just ended
-        self._written: set[str] = set()  # written at the last try
+        self._runs: dict[str, TrackedRun] = {}  # run_id → run that is not completely written; only the thread uses it
+        self._fresh: set[str] = set()  # run_ids of the runs that have just ended
+        self._written: set[str] = set()  # run_ids of the runs that the last try has written
         self._complained = self._locked = False
-        self._given_up = threading.Event()  # `close` waits no longer
+        self._given_up = threading.Event()  # set when `close` stops waiting
         self._thread = threading.Thread(target=self._work, daemon=True, name="tracking")
 
     def track(self, run: TrackedRun) -> None:
-        """Note that a run has started, changed or ended. Its curve is followed while its status is RUNNING."""
+        """Note that a run has started, changed or ended.
+
+        Its curve is written again and again while its status is RUNNING.
+        """
         if not self._thread.is_alive():
             self._thread.start()
         self._news.put(run)
 
     def synced(self) -> list[str]:
-        """run_ids whose end was written since the last call."""
+        """Return the run_ids of the runs whose end was written since the last call."""
         done = []
         while not self._done.empty():
             done.append(self._done.get())
         return done
 
     def close(self, timeout_s: float | None = None, hurry: Callable[[], bool] = lambda: True) -> None:
-        """Write what is left, and end the thread.
+        """Write all remaining data, and end the thread.
 
-        Waits without limit until `hurry` is true, then for at most `timeout_s`. What is not written by then is logged,
-        and the thread begins no other run.
+        Waits without limit until `hurry` returns true, and then for at most `timeout_s`. After that, the thread begins
+        no other run, and the missing runs are logged.
         """
         if not self._thread.is_alive():
             return
@@ -103,7 +109,7 @@ class Background:
         self._wait_for_lock(writer)
 
     def _wait_for_lock(self, writer: Writer | None) -> None:
-        """Repeat the last try for a while if the database is locked; log what is still missing."""
+        """Repeat the last try for a while if the database is locked. Log which runs are still missing."""
         left = {run_id: run for run_id, run in self._runs.items() if run_id not in self._written}
         if left and self._locked:
             log.warning(
@@ -140,7 +146,7 @@ class Background:
         return writer
 
     def _collect(self, due: float) -> bool:
-        """Wait for news until `due`, and take all; returns whether to close."""
+        """Wait for changed runs until `due`, and take all of them. Return whether the thread is to end."""
         wait = max(0.0, due - time.monotonic()) if self._runs else None
         with contextlib.suppress(queue.Empty):
             news = self._news.get(timeout=wait)
@@ -165,5 +171,5 @@ class Background:
                     self._name,
                     self._rebuild,
                     error,
-                    exc_info=not isinstance(error, OSError | UserError),  # whose cause is outside this program
+                    exc_info=not isinstance(error, OSError | UserError),  # their cause is outside this program
                 )

@@ -1,4 +1,4 @@
-"""Decision on the number of runs that share each GPU of `--devices auto`, with its reason: a pure function."""
+"""Decide how many runs share each GPU of `--devices auto`, and give the reason: a pure function."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -11,7 +11,7 @@ from experiments.messages import number
 
 
 class Decision(NamedTuple):
-    """The number of runs that a GPU gets at once, and why not more. `slots`: of those that are started now."""
+    """The number of runs that a GPU gets at once, and why not more. slots: the slots of the runs that start now."""
 
     at_once: int
     why: str
@@ -26,10 +26,10 @@ def decide(
     left_alone: Mapping[str, str] | None = None,
     mps: bool = False,
 ) -> dict[str, Decision]:
-    """The decision for each GPU of `auto` among `slots`, by name, if these jobs are all that waits.
+    """Return the decision for each GPU of `auto` among `slots`, by the GPU's name. waiting: all jobs that wait.
 
-    cards: GPUs whose runs or levels are known; the others are empty and unmeasured. left_alone: why other GPUs are not
-    used. mps: NVIDIA's MPS daemon runs, and serves the runs of a shared GPU.
+    cards: GPUs whose runs or levels are known; all others are empty and unmeasured. left_alone: GPU name → reason why
+    it is not used. mps: NVIDIA's MPS daemon runs and serves the runs of a shared GPU.
     """
     left_alone, waiting = left_alone or {}, list(waiting)
     usable = [slot for slot in slots if slot.name not in left_alone]
@@ -52,7 +52,7 @@ def decide(
 def _decision(
     slot: Slot, card: Card | None, mine: Sequence[tuple[Waiting, Slot]], left: Sequence[Waiting], mps: bool
 ) -> Decision:
-    """The decision for one GPU, on which `mine` have been placed. left: jobs without a slot."""
+    """Return the decision for one GPU. mine: the jobs placed on it, with their slots. left: jobs without a slot."""
     slots = tuple(lease for _, lease in mine)
     if not mine and (card is None or not card.shares):
         return Decision(0, "no run waits for this GPU")

@@ -1,4 +1,7 @@
-"""SIGINT and SIGTERM: after the first signal children save a checkpoint; the second ends the work at once."""
+"""Handle SIGINT and SIGTERM. After the first signal, children save a checkpoint.
+
+The second signal ends the work at once.
+"""
 
 import signal
 import threading
@@ -7,7 +10,10 @@ from typing import Any, Self
 
 
 class Interrupts:
-    """While active, `number` is the first signal received (0: none); the second raises KeyboardInterrupt."""
+    """A signal handler for a `with` block. `number` is the first signal (0: none).
+
+    The second raises KeyboardInterrupt.
+    """
 
     def __init__(self) -> None:
         self.number = 0

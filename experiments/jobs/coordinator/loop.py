@@ -1,4 +1,4 @@
-"""The coordinator's loop: take requests, place jobs, watch attempts, and decide what follows when they end."""
+"""The coordinator's loop: take requests, place jobs, watch attempts, and decide what follows when an attempt ends."""
 
 import logging
 import signal
@@ -24,16 +24,16 @@ from experiments.processes.marked import end_marked
 from experiments.records import record_time
 from experiments.store.budget import BUDGET
 
-POLL_S = 0.05  # longest wait of a round for the end of a child
-IDLE_S = 0.2  # longest wait of a round without children, for requests
+POLL_S = 0.05  # longest wait for the end of a child in one round of the loop
+IDLE_S = 0.2  # longest wait for requests in one round without children
 log = logging.getLogger(__name__)
-# When to end: "empty" once the queue is empty; "stopped" never; "submitted" once everything possible is submitted to a
-# cluster; "settled" once ended attempts are collected, without starting any.
+# When the loop ends. "empty": when the queue is empty. "stopped": only on request. "submitted": when all jobs that can
+# be submitted to the cluster are submitted. "settled": when ended attempts are collected; no attempt is started.
 Until = Literal["empty", "stopped", "submitted", "settled"]
 
 
 class Coordinator:
-    """The loop of `work`, which makes its parts (placement, reporter, …) and documents its arguments."""
+    """The loop that `work` (work.py) runs. `work` makes its components and documents its arguments."""
 
     def __init__(
         self, placement: Placement, interrupts: Interrupts, hang_s: float, refill: Callable[[], None] | None
@@ -49,12 +49,12 @@ class Coordinator:
         self._disk_full = ""  # message of a child that could not write
 
     def run(self, until: Until, only: Collection[str] | None = None) -> None:
-        """Work until `until` holds, or until interrupted. Raises DiskFull if a child ran out of disk space.
+        """Work until `until` holds, or until interrupted. Raise DiskFull if a child ran out of disk space.
 
-        only: run_ids; other runs that wait at the beginning are left for the next coordinator.
+        only: run_ids to work on. Other runs that wait at the beginning are left for the next coordinator.
         """
         try:
-            for name in ("drain", "devices", SHARING):  # notes for or by a former coordinator
+            for name in ("drain", "devices", SHARING):  # remove notes for or by an earlier coordinator
                 self._queue.note(name)
             self._queue.release_held()
             if only is not None:
@@ -75,7 +75,7 @@ class Coordinator:
                 self._show()
         except KeyboardInterrupt:
             self._kill_all()
-        except BaseException:  # the queue cannot be written, or a bug: the children save a checkpoint
+        except BaseException:  # a bug, or a queue that cannot be written: let the children save a checkpoint
             self._watch.request_stop(self._watch.live.values(), "stop")
             raise
         self._queue.note(SHARING)
@@ -86,7 +86,7 @@ class Coordinator:
 
     @property
     def _ending_soon(self) -> bool:
-        """Return whether no further run is started."""
+        """Whether no further run is started."""
         return bool(self._interrupts.number or self._draining or self._disk_full)
 
     def _is_over(self, until: Until) -> bool:
@@ -102,7 +102,7 @@ class Coordinator:
         return until == "empty" and not preparing and not self._queue.waiting(1)
 
     def _refill_queue(self) -> None:
-        """Let `refill` queue more after a job has ended."""
+        """Call `refill` after a job has ended, so that it can queue more jobs."""
         summary = self._reporter.summary
         ended = summary.finished + summary.failed + summary.cancelled
         if self._refill is not None and ended != self._refilled_at and not self._ending_soon:
@@ -110,7 +110,10 @@ class Coordinator:
             self._refill()
 
     def _take_requests(self) -> None:
-        """Request the children of cancelled runs to stop; all of them after a signal, on a full disk, over budget."""
+        """Ask the children of cancelled runs to stop.
+
+        After a signal, on a full disk or over budget, ask all children.
+        """
         version = self._queue.data_version()
         if version != self._seen_version:
             self._seen_version, self._placement.look = version, True
@@ -122,7 +125,7 @@ class Coordinator:
             self._watch.request_stop(self._watch.live.values(), "stop")
 
     def _read_budget(self) -> bool:
-        """Read the budget, release the runs held by a former one, and return whether the present one is used up."""
+        """Read the budget, release the runs that an earlier budget held, and return whether the budget is used up."""
         account = self._placement.account
         account.read()
         if account.changed:
@@ -138,13 +141,13 @@ class Coordinator:
         self._placement.collect()
 
     def _finish(self, live: RunningAttempt, ended: Exit) -> None:
-        """Move what the attempt completed into place, decide about its job, and record the decision."""
+        """Move the completed parts of an attempt into place, decide about its job, and record the decision."""
         if not self._engine.outlives:
-            if live.handle is not None:  # else it may have ended long ago
+            if live.handle is not None:  # without a handle, it may have ended long ago
                 attempts.say_ended(live)
             if left := end_marked(live.folder):
                 log.warning("%s attempt %d left processes behind, now ended: %s", live.run_id, live.number, left)
-        content = content_of(live.folder)  # before reading, so that later events change it
+        content = content_of(live.folder)  # computed before the events are read, so that later events change it
         live.listen()
         claimed = self._present_job(live)
         try:
@@ -181,7 +184,7 @@ class Coordinator:
         )
 
     def _learn(self, live: RunningAttempt, claimed: Claimed, ending: Ending) -> None:
-        """Draw the consequences of an ended attempt for other runs: memory, devices, disk space, repeated failures."""
+        """Apply what an ended attempt shows for other runs: memory, failed devices, disk space, repeated failures."""
         failure = live.progress.failure
         if ending.state is State.FINISHED:
             self._placement.learn_memory(live)
@@ -193,35 +196,35 @@ class Coordinator:
             self._placement.quarantine(live.slot, str((failure or {}).get("message", "")))
 
     def _present_job(self, live: RunningAttempt) -> Claimed:
-        """The job in its present form: more may have been requested since it was claimed."""
+        """Return the present version of the job. More may have been requested since the job was claimed."""
         try:
             return self._queue.job(live.run_id)
         except Damaged:
             return live.claimed
 
     def _recover(self) -> None:
-        """Take over from an earlier coordinator: finish completed attempts, stop orphans, queue the rest again.
+        """Take over from an earlier coordinator: finish ended attempts, stop orphaned children, queue their jobs again.
 
-        On a cluster running attempts continue: they do not depend on a coordinator.
+        Running attempts on a cluster continue, because they do not depend on a coordinator.
         """
         for run_id in self._queue.in_state(State.RUNNING):
             claimed = self._placement.job(run_id)
-            if claimed is None:  # its child ends by itself, as its coordinator is gone
+            if claimed is None:  # a damaged entry; its child ends by itself, because its coordinator is gone
                 continue
             live = attempts.adopt(self._store, self._engine, claimed, self._placement.slots)
             self._watch.live[run_id] = live
             live.listen()
             if live.handle is None:
-                live.asked = "" if self._engine.outlives else "stop"  # the end of its coordinator is not its failure
+                live.asked = "" if self._engine.outlives else "stop"  # it ended with its coordinator: no failure
                 self._finish(live, Exit(None))
             elif not self._engine.outlives:
                 self._watch.request_stop([live], "stop")
         self._settle_account()
-        self._disk_full = ""  # of an ended attempt's event; there may be space now
+        self._disk_full = ""  # the message of an earlier attempt; there may be space now
         self._reporter.catch_up()
 
     def _settle_account(self) -> None:
-        """End the attempts that the account holds open although they do not run: the queue was removed."""
+        """End the attempts that are open in the account but do not run, because the queue was removed."""
         account = self._placement.account
         running = {(live.run_id, live.number) for live in self._watch.live.values()}
         for run_id, number in account.open.keys() - running:

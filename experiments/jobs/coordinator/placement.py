@@ -36,16 +36,18 @@ from experiments.training.warm_start import checkpoint_of
 log = logging.getLogger(__name__)
 
 
-# --- Prepare corpora that runs share: once, before their first run starts, one at a time, while other runs train
+# --- Prepare the corpora that runs share
+#
+# Each corpus is prepared once, before its first run starts. One corpus is prepared at a time, while other runs train.
 
 
 TaskOf = Callable[[RunSpec], Task]  # experiments/tasks/load.py; raises UserError for a task that cannot be loaded
 
 
 class Preparation:
-    """Runs `task.prepare` in a thread; `collect` returns its outcome.
+    """Runs `task.prepare` in a thread. `collect` returns the outcome.
 
-    It is a daemon thread: an ending coordinator does not wait for it, and `prepare` may be interrupted anywhere.
+    It is a daemon thread. An ending coordinator does not wait for it, and `prepare` may be interrupted at any point.
     """
 
     def __init__(self, task_of: TaskOf | None, store: Path) -> None:
@@ -57,11 +59,11 @@ class Preparation:
         self.doing = ""
 
     def ready(self, inputs_key: str) -> bool:
-        """Return whether the inputs are prepared; always, if nothing is prepared here."""
+        """Return whether the inputs are prepared. Always true if this process prepares nothing."""
         return self._task_of is None or inputs_key in self._ready
 
     def start(self, job: Job) -> bool:
-        """Start preparing the inputs of `job`; False while another preparation runs."""
+        """Start preparing the inputs of `job`. Return False while another preparation runs."""
         if self.current or self._task_of is None:
             return False
         self.current, self.doing = job.inputs_key, "preparing the corpus"
@@ -69,7 +71,10 @@ class Preparation:
         return True
 
     def collect(self) -> tuple[str, str, str] | None:
-        """(inputs_key, error class, message) of an ended preparation; class "" for success; None if none has ended."""
+        """Return (inputs_key, error class, message) of an ended preparation; None if none has ended.
+
+        The error class is "" after a success.
+        """
         if self._done is None:
             return None
         done, self._done = self._done, None
@@ -102,7 +107,7 @@ WHOLE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
 def ending_of_error(error: Exception, run_id: str) -> Ending:
-    """The ending of a run with unusable files. Raises the error again if it concerns the whole disk."""
+    """Return the ending of a run whose files cannot be used. Raise the error again if it concerns the whole disk."""
     if isinstance(error, DiskFull) or (isinstance(error, OSError) and error.errno in WHOLE_DISK):
         raise error
     if isinstance(error, UserError):
@@ -119,11 +124,14 @@ def ending_of_error(error: Exception, run_id: str) -> Ending:
 # --- Place runs on slots
 
 
-LOOKAHEAD = 64  # jobs examined in one placement beyond the number of free slots
+LOOKAHEAD = 64  # one placement examines this many jobs more than there are free slots
 
 
 class Placement:
-    """Starts waiting jobs on free slots. Set `look` when a job, a slot or a corpus changes: only then is it tried."""
+    """Starts waiting jobs on free slots.
+
+    `place` does nothing unless `look` is set. Set it whenever a job, a slot or a corpus changes.
+    """
 
     def __init__(
         self,
@@ -139,25 +147,29 @@ class Placement:
         self._task_of, self.reporter = task_of, reporter
         self.preparation = Preparation(task_of, store.root)
         self.account = Account(store)
-        self._elapsed: dict[tuple[str, int], float] = {}  # of the running attempts
+        self._elapsed: dict[tuple[str, int], float] = {}  # running attempt → seconds
         self._gpu_occupancy = GpuOccupancy()
         self._memory = Admission()
         self._leased: set[str] = set()
         self._alone: dict[str, str] = {}  # slot → why it is not used now
-        self._failed: dict[str, str] = {}  # GPU → why it gets no run any more
+        self._failed: dict[str, str] = {}  # GPU → why no run is started on it any more
         self._gpus = SharedGpus(slots)
-        self._noted = ""  # how many runs the GPUs of `auto` have, as `status` shows it
+        self._noted = ""  # text for `status`: how many runs the GPUs of `auto` have
         self.look = True
 
     @property
     def doing(self) -> str:
-        """Return what the coordinator prepares, or why it starts no run; "" if there is nothing to report."""
+        """What the coordinator prepares, or why it starts no run; "" if there is nothing to report."""
         return self.preparation.doing or next(iter(self._memory.waiting.values()), "")
 
     def place(self, lives: Collection[RunningAttempt]) -> list[RunningAttempt]:
-        """Start what can be started on slots not held by `lives`, the running attempts."""
+        """Start jobs on slots that no running attempt holds, and return the started attempts.
+
+        lives: the running attempts.
+        """
         leased = {name for live in lives for name in live.leased}
-        leased |= {name.partition("/")[0] for name in leased if name.startswith("cuda:")}  # its GPU is not empty
+        # a GPU of which a run has a share is not empty
+        leased |= {name.partition("/")[0] for name in leased if name.startswith("cuda:")}
         self._measure(lives)
         self._elapsed = {(live.run_id, live.number): live.lasted_s for live in lives}
         if (self._alone and self._gpu_occupancy.due) or self._memory.due:
@@ -189,7 +201,7 @@ class Placement:
         return self._start([plan for job, slot in found.pairs if (plan := self._begin(job, slot))])
 
     def collect(self) -> None:
-        """Take note of a finished preparation; if it failed, fail the jobs that need it."""
+        """Take the outcome of an ended preparation. If it failed, fail the jobs that need it."""
         done = self.preparation.collect()
         if done is None:
             return
@@ -201,14 +213,21 @@ class Placement:
                 self._end_waiting(run_id, State.FAILED, message, error_class)
 
     def quarantine(self, slot: Slot, why: str) -> None:
-        """Give a GPU no run any more. A cluster chooses its own, and of several GPUs nobody knows which one failed."""
+        """Stop using a GPU that failed.
+
+        A cluster chooses its GPUs itself, so nothing is done there. Nothing is done for a run on several GPUs either,
+        because it is unknown which of them failed.
+        """
         if slot.kind == "cuda" and slot.device and slot.count == 1:
             self.slots = [other for other in self.slots if other.unit != slot.unit]
             self._failed[slot.unit] = f"failed: {''.join(why.splitlines()[:1])}"
             self._note_devices()
 
     def learn_memory(self, live: RunningAttempt) -> None:
-        """Record the peak of a finished run whose memory was not known: from then on, such runs may share a GPU."""
+        """Record the peak memory of a finished run whose memory was unknown.
+
+        From then on, such runs may share a GPU.
+        """
         if (gb := self._gpus.peak_gb(live)) is not None:
             self.queue.learn_gpu_memory(live.claimed.job, gb)
 
@@ -241,7 +260,10 @@ class Placement:
         return False
 
     def _allowed(self, claimed: Claimed) -> bool:
-        """Return whether this user has queued or trusted the job's code; if not, hold the job with the reason."""
+        """Return whether this user has queued or trusted the code of the job.
+
+        If not, hold the job and give the reason.
+        """
         if claimed.signed or not trust.executes(claimed.job):
             return True
         self.queue.hold(claimed.job.run_id, trust.why_held(claimed.job))
@@ -249,7 +271,7 @@ class Placement:
         return False
 
     def _begin(self, waiting: Waiting, slot: Slot) -> PreparedAttempt | None:
-        """Claim the job and prepare its attempt; None if there is nothing to start."""
+        """Claim a job and prepare its attempt; None if there is nothing to start."""
         run_id, claimed = waiting.run_id, self.job(waiting.run_id)
         if claimed is None or not self._allowed(claimed):
             return None
@@ -285,7 +307,7 @@ class Placement:
             self._end_waiting(run_id, State.FINISHED)
             return None
         if not self.queue.claim(run_id, attempt[0], slot.name, slot.kind):
-            attempt[1].rmdir()  # cancelled in the meantime
+            attempt[1].rmdir()  # the job was cancelled meanwhile
             return None
         try:
             self.account.start(run_id, attempt[0], *spending)
@@ -298,9 +320,10 @@ class Placement:
             return None
 
     def _predicted_s(self, claimed: Claimed) -> float:
-        """Predicted seconds for the rest of a job's training, at the speed of finished runs; 0 if unknown.
+        """Return the predicted seconds for the rest of a job's training; 0 if unknown.
 
-        A run without a predicted cost is assumed to take the usual time of the finished runs.
+        The prediction uses the speed of finished runs. A run without a predicted cost is assumed to take the usual time
+        of the finished runs.
         """
         job, left = claimed.job, max(0.0, 1 - claimed.best / (claimed.job.spec.steps or math.inf))
         if not job.spec.cost:
@@ -309,9 +332,10 @@ class Placement:
         return left * job.spec.cost / speed if speed else 0.0
 
     def _parts(self, job: Job, code: str) -> list[str]:
-        """Parts that an attempt must make; includes training if what is there does not serve an evaluation or a branch.
+        """Return the parts that an attempt must make.
 
-        An ensemble has no weights; its members are asked for its evaluations (`job.read_by`).
+        They include the training if the existing weights or checkpoints are not enough for an evaluation or a branch.
+        An ensemble has no weights. Its evaluations are checked on its members (`job.read_by`).
         """
         parts, weights = missing(self.store, job), self.store.weights_folder(job.run_id)
         if self._task_of is None or weights is None or TRAINING in parts or job.spec.members:
@@ -331,7 +355,7 @@ class Placement:
         return lives
 
     def _code_digest(self, job: Job) -> str:
-        """Return an identifier of the code that would train the job now: it may change while this process runs."""
+        """Return a digest of the code that would train the job now. It may change while this process runs."""
         if self._task_of is None:
             return ""
         return self._task_of(job.spec).training_code(self.store.root)
@@ -346,7 +370,7 @@ class Placement:
             self.look = True
 
     def job(self, run_id: str) -> Claimed | None:
-        """A job in full; None if its queue entry is damaged, which fails only this job."""
+        """Return a job in full; None if its queue entry is damaged. Only the job with the damaged entry fails."""
         try:
             return self.queue.job(run_id)
         except Damaged as damage:
@@ -356,13 +380,14 @@ class Placement:
             return None
 
 
-# --- Whether a branch can start: its parent run must have left the checkpoint with which it begins
+# --- Check whether a branch can start: its parent run must have saved the checkpoint from which the branch begins
 
 
 def no_parent_run(store: Store, queue: WorkQueue, job: Job, code: str) -> str:
     """Return the reason why a branch waits although its parent run has ended; "" if it can begin, and for other runs.
 
-    A parent run that failed after that step is no reason: its checkpoint is what an undisturbed one would have left.
+    If the parent run failed after the step, the branch can begin. The checkpoint of the step is the same as that of a
+    parent run without failure.
     """
     parent_run = job.spec.parent_run
     if parent_run is None or checkpoint_of(store, parent_run, code) is not None or _begun(store, job.run_id):
@@ -380,5 +405,5 @@ def no_parent_run(store: Store, queue: WorkQueue, job: Job, code: str) -> str:
 
 
 def _begun(store: Store, run_id: str) -> bool:
-    """Return whether an attempt of the branch has left a checkpoint of its own."""
+    """Return whether an attempt of the branch has saved a checkpoint."""
     return any(kept_checkpoints.all_of(store.attempt_folder(run_id, number)) for number in store.attempts(run_id))

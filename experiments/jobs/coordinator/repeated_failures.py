@@ -1,4 +1,4 @@
-"""Hold the rest of a table when different rows of it fail alike: the waiting runs would fail one by one."""
+"""Hold the other runs of a table when different rows of it fail in the same way: they would fail one by one."""
 
 import re
 from collections.abc import Mapping
@@ -8,27 +8,27 @@ from experiments.jobs.attempts import outcomes
 from experiments.jobs.queue.job import Job, Outcome
 from experiments.jobs.queue.work_queue import WorkQueue
 
-# A failure that a row's own settings cause, such as divergence, does not concern the other rows.
+# Failures that may concern all rows. A failure caused by the settings of one row, such as divergence, does not.
 CONCERNS_ALL = (Outcome.BUG, Outcome.USER_ERROR)
-LAST_LINES = 3  # of a log, which say why the run failed
-NAMED_ROWS = 3  # in a message
+LAST_LINES = 3  # number of last log lines that are compared, because they tell why the run failed
+NAMED_ROWS = 3  # number of rows that a message names
 _NUMBER = re.compile(r"\d+(?:[.,]\d+)*(?:[eE][-+]?\d+)?")
 _FRAME = re.compile(r'^ *File "(.+)", line (\d+), in (.+)$', re.MULTILINE)
 Table = tuple[str, str, str]  # study, profile, corpus
 
 
 class RepeatedFailures:
-    """The failures that this coordinator has seen, by table, and by traceback or last lines of the log."""
+    """The failures that this coordinator has seen, by table and by traceback or last lines of the log."""
 
     def __init__(self, queue: WorkQueue) -> None:
         self._queue = queue
         self._rows: dict[tuple[Table, str], set[str]] = {}
 
     def add(self, job: Job, failure: Mapping[str, Any] | None, error: str) -> None:
-        """Record a failed job; hold the waiting jobs of its tables if another row has failed in the same way.
+        """Record a failed job. Hold the waiting jobs of its tables if another row has failed in the same way.
 
-        failure: the attempt's failure event, with `cls`, `message` and `traceback`. error: the job's error, with the
-        end of its log.
+        failure: the attempt's failure event, with `cls`, `message` and `traceback`. error: the job's error, which
+        includes the end of its log.
         """
         if failure is None or failure.get("cls") not in CONCERNS_ALL:
             return
@@ -43,10 +43,10 @@ class RepeatedFailures:
 
 
 def traceback_in_short(failure: Mapping[str, Any]) -> str:
-    """Return the exception's type and the frames that lead to it, without its message; "" without a traceback.
+    """Return the exception's type and the frames that lead to it; "" without a traceback.
 
-    Failures with equal results have the same cause. The message is left out because it may name a size or a file of
-    the row.
+    Failures with equal results have the same cause. The exception's message is left out, because it may contain a size
+    or a file of the row.
     """
     text = str(failure.get("traceback") or "")
     frames = [f"{file}:{line} ({name})" for file, line, name in _FRAME.findall(text)]
@@ -60,8 +60,8 @@ def traceback_in_short(failure: Mapping[str, Any]) -> str:
 def lines_in_short(error: str) -> str:
     """Return the last lines of a run's log without numbers, which may come from the row's settings.
 
-    The lines are sorted, because the two output streams of a command may be read in another order. For a run that
-    printed nothing, return how it ended, without its command.
+    The lines are sorted, because the two output streams of a command may be read in any order. For a run that printed
+    nothing, return how it ended, without its command.
     """
     printed = outcomes.printed(error)
     if not printed:
@@ -70,7 +70,7 @@ def lines_in_short(error: str) -> str:
 
 
 def _why_held(rows: list[str], study: str, kind: str, cause: str) -> str:
-    """The reason that a held job shows. kind: "traceback" or "last lines". cause: that text in short."""
+    """Return the reason that a held job shows. kind: "traceback" or "last lines". cause: short form of that text."""
     names = ", ".join(rows[:NAMED_ROWS])
     if len(rows) > NAMED_ROWS:
         names += f" and {len(rows) - NAMED_ROWS} more"

@@ -1,4 +1,4 @@
-"""The coordinator's reports: progress to queue and terminal, runs to the tracking store."""
+"""The coordinator's reports: progress for the queue and the terminal, and runs for the tracking store."""
 
 import contextlib
 import statistics
@@ -21,35 +21,35 @@ STATUS = {
     State.FINISHED: "FINISHED",
     State.FAILED: "FAILED",
     State.CANCELLED: "KILLED",
-    State.WAITING: "KILLED",  # stopped before its end; RUNNING again when resumed
+    State.WAITING: "KILLED",  # the run was stopped; its status is RUNNING again after a resume
 }
 
 
 @dataclass
 class Summary:
-    """Counts of a coordinator's work. `interrupted`: the signal that ended it, 0 for none."""
+    """Counts of a coordinator's work. interrupted: the signal that ended the work, 0 for none."""
 
     finished: int = 0
     failed: int = 0
     cancelled: int = 0
     interrupted: int = 0
-    left: int = 0  # runs that were not started: `ablations work --drain`
-    failures: dict[str, str] = field(default_factory=dict)  # run, in words → its error
+    left: int = 0  # runs that were not started, for example after `ablations work --drain`
+    failures: dict[str, str] = field(default_factory=dict)  # description of a run → its error
 
 
 @dataclass(frozen=True)
 class View:
-    """The state passed to `on_progress`, about twice a second."""
+    """The state that `on_progress` receives about twice a second."""
 
     counts: dict[State, int]
     running: Sequence[RunningAttempt]
-    preparing: str  # what is prepared before runs can start, or ""
+    preparing: str  # description of the present preparation; "" if there is none
     stopping: bool
     left_s: float | None = None  # predicted seconds until the queue is empty
 
 
 def tracked_run(job: Job, state: State, error: str = "") -> TrackedRun:
-    """A job in the form that the tracking store takes."""
+    """Return a job in the form that the tracking store takes."""
     return TrackedRun(job.spec, STATUS[state], job.members, error)
 
 
@@ -82,17 +82,20 @@ class Reporter:
             self._tracker.track(tracked_run(claimed.job, state, error))
 
     def catch_up(self) -> None:
-        """Report ends that an earlier coordinator could not write to the tracking store."""
+        """Report the ends of runs that an earlier coordinator could not write to the tracking store."""
         if self._tracker is not None:
             for state in (State.FINISHED, State.FAILED, State.CANCELLED):
                 for run_id, error in self._queue.untracked(state):
-                    with contextlib.suppress(Damaged):  # damaged: only its folder has the facts
+                    with contextlib.suppress(Damaged):  # for a damaged entry, only the run's folder has the facts
                         self.track(self._queue.job(run_id), state, error)
 
     def show(
         self, live: Sequence[RunningAttempt], preparing: tuple[str, str], *, stopping: bool, now: bool = False
     ) -> None:
-        """Write and show progress, at most every PROGRESS_S. `preparing`: (inputs_key, text)."""
+        """Write and show the progress, at most every PROGRESS_S.
+
+        preparing: (inputs_key, text) of the present preparation.
+        """
         if not now and time.monotonic() - self._shown_at < PROGRESS_S:
             return
         self._shown_at = time.monotonic()
@@ -113,7 +116,7 @@ class Reporter:
 
 
 def _speed(running: Sequence[RunningAttempt]) -> float | None:
-    """The mean cost per second of the running attempts, as far as it is known."""
+    """Return the mean cost per second of the running attempts; None if it is unknown for all of them."""
     jobs = [(live.progress, live.claimed.job) for live in running]
     speeds = [speed for made, job in jobs if (speed := made.speed(job.spec.cost, job.total_steps)) is not None]
     return statistics.fmean(speeds) if speeds else None

@@ -1,8 +1,9 @@
-"""Assign waiting jobs to free slots and to memory: pure functions, so that they can be tested and simulated.
+"""Assign waiting jobs to free slots and to memory.
 
-Usually a job takes one slot. It takes several slots of a device if it needs more memory than one has, all slots of a
-device after running out of memory beside others, and several devices if these train it together. Small jobs share a GPU
-of `auto` (sharing.py).
+The functions are pure, except for the measurements of memory, so that tests and simulations can use them. Usually a job
+takes one slot. There are three exceptions: a job that needs more memory than one slot has takes several slots of a
+device; a job that ran out of memory next to other runs takes all slots of a device; a job that several devices train
+together takes these devices. Small jobs share a GPU of `auto` (sharing.py).
 """
 
 import math
@@ -23,7 +24,7 @@ Lease = tuple[Slot, ...]  # the slots that one job takes
 
 
 class Choice(NamedTuple):
-    """The slots that a job takes now (`lease`), or that are kept free until it has enough (`kept`)."""
+    """The slots that a job takes now (`lease`), or the slots that stay free for it until it has enough (`kept`)."""
 
     lease: Lease = ()
     kept: Lease = ()
@@ -32,18 +33,20 @@ class Choice(NamedTuple):
 def place(
     waiting: Iterable[Waiting], free: Sequence[Slot], slots: Sequence[Slot], cards: Iterable[Card] = ()
 ) -> list[tuple[Waiting, Lease]]:
-    """Pairs of a job and its slots; each job and each slot occurs at most once. `slots`: all slots, free or not.
+    """Return pairs of a job and its slots. Each job and each slot occurs at most once.
 
-    cards: GPUs that runs share or may share. A GPU without runs is also among the free slots; a job that cannot share
-    it takes it whole.
+    slots: all slots, free or not. cards: GPUs that runs share or may share. A GPU without runs is also among the free
+    slots. A job that cannot share it takes the whole GPU.
 
-    Order: higher priority first, then the first seed of every row, so that a table has all of its rows early (base and
-    large published changes first), then the longest by predicted cost. A job that is as long as a slot's share of all
-    waiting ones goes before its turn: the makespan stays within max(longest, total / slots) plus one job. Ties keep the
-    order of `waiting`. A run that started on one kind of device stays on it, if the coordinator has a slot of that
-    kind. A job that needs several slots keeps the free ones until it has all; otherwise smaller jobs behind it could
-    delay it without end. Likewise a GPU that runs share takes no other run while a job before them waits to have it
-    alone, or for its memory.
+    Jobs are placed by priority (highest first), then by `turn`, then by predicted cost (largest first). Ties keep the
+    order of `waiting`. `turn` puts the first seed of every row first, so that a table has all of its rows early. Base
+    and the rows with large published changes come first. A job that costs at least a slot's share of all waiting jobs
+    is placed as if it had turn 0. So the makespan is at most max(longest job, total / slots) plus one job.
+
+    A run that started on one kind of device stays on that kind if the coordinator has a slot of it. A job that needs
+    several slots reserves free slots until it has enough. Otherwise smaller jobs after it could delay it forever. For
+    the same reason, a shared GPU takes no other run while an earlier job waits for memory on it, or waits to have it
+    alone.
     """
     kinds = {slot.kind for slot in slots}
     left = list(free)
@@ -76,35 +79,36 @@ def place(
 
 
 def _card(job: Waiting, cards: Iterable[Card]) -> Card | None:
-    """The GPU that the job shares: of those that take it, one with the fewest runs, then the one with least memory."""
+    """Return the GPU that the job shares. It has the fewest runs, and among equal GPUs the least free memory."""
     taking = [card for card in cards if not card.refuses(job)]
     return min(taking, key=lambda card: (len(card.shares), card.left_gb), default=None)
 
 
 def _closed(job: Waiting, cards: Sequence[Card], there: Sequence[Slot], count: int) -> list[str]:
-    """Names of shared GPUs that take no run after a job that waits: others could delay it without end.
+    """Return the names of shared GPUs that take no more runs, because other runs could delay a waiting job forever.
 
-    One that has most of the memory that the job lacks; `count` GPUs that become empty for a job that shares none.
+    For a job that can share a GPU, it is the GPU with the most free memory. For another job, it is the `count` GPUs
+    with enough memory and the fewest runs, because they become empty first.
     """
     if job.devices == 1 and any(not slot.most and _fits(job, slot) for slot in there):
-        return []  # it waits for another device
+        return []  # the job waits for another device
     names = {slot.name for slot in there}
     mine = [card for card in cards if card.slot.name in names]
     if any(not why_alone(job, slot) for slot in there if slot.most):
         shared = [card for card in mine if not why_alone(job, card.slot)]
         return [max(shared, key=lambda card: card.left_gb).slot.name] if shared else []
-    needed = min(job.needs_gb("cuda"), max((_room([slot], 1) for slot in there), default=0.0))  # else the roomiest
+    needed = min(job.needs_gb("cuda"), max((_room([slot], 1) for slot in there), default=0.0))  # or the largest one
     enough = [card for card in mine if _room([card.slot], 1) >= needed]
     return [card.slot.name for card in sorted(enough, key=lambda card: len(card.shares))[:count]]
 
 
 def _one(job: Waiting, usable: Sequence[Slot], there: Sequence[Slot]) -> Choice:
-    """One slot with enough memory for the job, or as many slots of one device as have enough together."""
+    """Choose one slot with enough memory for the job, or as many slots of one device as have enough together."""
     if not job.alone:
         if not (job.memory_gb or job.gpu_memory_gb):
             return Choice(tuple(usable[:1]))
         fitting = [slot for slot in usable if _fits(job, slot)]
-        if fitting:  # the smallest fitting one: larger ones stay free for larger jobs
+        if fitting:  # take the smallest fitting slot, so that larger ones stay free for larger jobs
             return Choice((min(fitting, key=lambda slot: slot.room_gb or math.inf),))
         if any(_fits(job, slot) for slot in there):
             return Choice()
@@ -123,7 +127,7 @@ def _one(job: Waiting, usable: Sequence[Slot], there: Sequence[Slot]) -> Choice:
 
 
 def _several(count: int, usable: Sequence[Slot], there: Sequence[Slot]) -> Choice:
-    """Whole unshared devices of one kind, GPUs if there are any; at most as many as exist."""
+    """Choose whole unshared devices of one kind, GPUs if there are any, but at most as many as exist."""
     kind = "cuda" if any(slot.kind == "cuda" for slot in there) else "cpu"
     owned, free = (by_device(slot for slot in some if slot.kind == kind) for some in (there, usable))
     whole = [shares for device, shares in free.items() if len(shares) == len(owned[device])]
@@ -138,7 +142,7 @@ def _fits(job: Waiting, slot: Slot) -> bool:
 
 
 def _shares(job: Waiting, shares: Sequence[Slot]) -> int:
-    """Number of a device's slots that a job needs; all of them if even those are not enough."""
+    """Return the number of a device's slots that a job needs. If even all slots are not enough, return their number."""
     room, needed = shares[0].room_gb, job.needs_gb(shares[0].kind)
     if job.alone:
         return len(shares)
@@ -149,15 +153,16 @@ def _room(shares: Sequence[Slot], count: int) -> float:
     return math.inf if shares[0].room_gb is None else shares[0].room_gb * count
 
 
-# --- Which runs main memory can hold now, from each run's prediction and from the memory that is free
+# --- Admit runs to main memory, based on each run's prediction and on the free memory
+#
 # Slots share memory with each other and with all other programs, so their equal shares (Slot.room_gb) describe only an
-# idle machine. A run starts if its prediction fits into the free memory, less the predicted growth of running runs.
+# idle machine. A run starts if its prediction fits into the free memory minus the predicted growth of running runs.
 # GB are 1e9 bytes.
-#  - A run that will fit after our own runs end waits for them, and so do the runs behind it; otherwise smaller runs
-#    could delay it without end.
+#  - A run that will fit after runs of this coordinator end waits for them, and so do the runs after it. Otherwise
+#    smaller runs could delay it forever.
 #  - A run that waits for memory of other programs lets smaller runs pass.
-#  - If none of our runs is active, a prediction may be too high by TOLERANCE. A run that even then exceeds all memory
-#    is refused, because waiting would not help.
+#  - If no run of this coordinator is active, a prediction may exceed the free memory by the factor TOLERANCE. A run
+#    whose prediction exceeds TOLERANCE times all memory is refused, because waiting would not help.
 
 
 LOOK_EVERY_S = 5.0  # interval of checks while a run waits for memory
@@ -165,7 +170,7 @@ LOOK_EVERY_S = 5.0  # interval of checks while a run waits for memory
 
 @dataclass
 class Admitted:
-    """The decision on runs that have slots. `waiting` and `refused` give the reason by run_id."""
+    """The decision on runs that have slots. `waiting` and `refused` map run_ids to reasons."""
 
     pairs: list[tuple[Waiting, Slot]] = field(default_factory=list)
     waiting: dict[str, str] = field(default_factory=dict)
@@ -173,7 +178,7 @@ class Admitted:
 
 
 class Admission:
-    """Admits runs by memory. `due`: runs wait for memory and it is time to check again."""
+    """Admits runs to main memory."""
 
     def __init__(
         self,
@@ -189,11 +194,11 @@ class Admission:
 
     @property
     def due(self) -> bool:
-        """Return whether a run waits for memory and LOOK_EVERY_S have passed since the last look."""
+        """Whether a run waits for memory and LOOK_EVERY_S have passed since the last check."""
         return bool(self.waiting) and time.monotonic() - self._looked_at >= LOOK_EVERY_S
 
     def admit(self, pairs: Iterable[tuple[Waiting, Slot]], lives: Iterable[RunningAttempt]) -> Admitted:
-        """Decide on runs with slots, in the order in which they are to start. `lives`: the running attempts."""
+        """Decide on runs with slots, in the order in which they are to start. lives: the running attempts."""
         pairs = list(pairs)
         self._looked_at = time.monotonic()
         if not any(_needs_gb(job, slot) for job, slot in pairs):
@@ -204,7 +209,7 @@ class Admission:
         grown = (_at_most(live.claimed.job.memory_gb, live.slot) for live in running)
         growth = sum(max(0.0, predicted - now) for predicted, now in zip(grown, held, strict=True))
         found, free, total, ours = Admitted(), self._free_gb() - growth, self._total_gb(), sum(held) + growth
-        queueing = False  # a run waits for ours to end: none may pass it
+        queueing = False  # whether a run waits for running runs to end; then no other run may pass it
         for job, slot in pairs:
             need = _needs_gb(job, slot)
             least = need / TOLERANCE
@@ -223,7 +228,7 @@ class Admission:
 
 
 def resident(live: RunningAttempt) -> float:
-    """GB of main memory held by an attempt's processes on this machine; 0 if they are not visible."""
+    """Return the GB of main memory that an attempt's processes use on this machine; 0 if they are not visible."""
     pid = live.handle.ref.get("pid") if live.handle is not None else None
     if not isinstance(pid, int):
         return 0.0
@@ -243,12 +248,12 @@ def _resident_bytes(process: psutil.Process) -> int:
 
 
 def _needs_gb(job: Waiting, slot: Slot) -> float:
-    """Predicted GB of main memory on this machine; 0: unknown, or on a cluster's machine."""
+    """Return the predicted GB of main memory on this machine; 0 if unknown, or if a cluster runs the job."""
     return _at_most(job.memory_gb, slot) if slot.kind == "cpu" and slot.room_gb is not None else 0.0
 
 
 def _at_most(predicted_gb: float, slot: Slot) -> float:
-    """The prediction for all processes of a run, within the limit of its slot."""
+    """Return the prediction for all processes of a run, limited by the memory limit of its slot."""
     return min(predicted_gb * slot.count, math.inf if slot.memory_gb is None else slot.memory_gb)
 
 

@@ -1,4 +1,4 @@
-"""The GPUs of `--devices auto` while a coordinator works: who shares them, what was measured, what `status` shows."""
+"""The GPUs of `--devices auto` while a coordinator works: their runs, measurements, and text for `status`."""
 
 import logging
 import time
@@ -12,22 +12,25 @@ from experiments.jobs.queue.job import Waiting
 from experiments.messages import number
 from experiments.records import CONTEXT_GB, TRAINING
 
-SAMPLES = 2  # least number of samples from which the peak memory of a run is known
+SAMPLES = 2  # smallest number of samples for a peak of a run's memory
 log = logging.getLogger(__name__)
 
 
 class SharedGpus:
-    """Collects what sharing.py decides on. `slots`: of the coordinator; those that are not of `auto` are ignored."""
+    """Collects the facts that sharing.py decides on.
+
+    slots: the coordinator's slots; those that are not of `auto` are ignored.
+    """
 
     def __init__(self, slots: Iterable[Slot]) -> None:
         self._throughput = {slot.unit: Throughput() for slot in slots if slot.most > 1}
         self._levels: dict[str, Level] = {}
         self._why_alone: dict[str, str] = {}  # run_id → why it has a GPU alone
         self._memory = GpuMemory()
-        self._peaks: dict[str, list[float]] = {}  # GB in use on the GPUs of runs whose memory is not known
+        self._peaks: dict[str, list[float]] = {}  # run_id → samples of GB in use on the GPU of the run
 
     def cards(self, slots: Iterable[Slot], lives: Collection[RunningAttempt]) -> list[Card]:
-        """The GPUs that `lives` share, and those that runs may share and that have none."""
+        """Return the GPUs that `lives` share, and the empty GPUs that runs may share."""
         found = []
         for slot in slots:
             mine = _on(slot, lives) if slot.most > 1 else []
@@ -37,13 +40,13 @@ class SharedGpus:
         return found
 
     def measure(self, slots: Sequence[Slot], lives: Collection[RunningAttempt]) -> bool:
-        """Measure throughput and memory; whether the number of runs that may share a GPU is known anew."""
+        """Measure throughput and memory. Return whether a measurement has updated how many runs may share a GPU."""
         changed = False
         cards = {card.slot.unit: card for card in self.cards(slots, lives)}
         for unit, throughput in self._throughput.items():
             card = cards.get(unit)
             if card is None or (card.level is not None and card.level.settled):
-                throughput.observe(time.monotonic(), [])  # nothing to measure: a run that has the GPU alone, or no GPU
+                throughput.observe(time.monotonic(), [])  # nothing to measure: not shared, or the level is settled
                 continue
             readings = [RunReport.of(live) for live in _on(card.slot, lives)]
             if window := throughput.observe(time.monotonic(), readings):
@@ -58,12 +61,15 @@ class SharedGpus:
         self._why_alone |= {job.run_id: why_alone(job, lease[0]) for job, lease in placed if lease[0].most}
 
     def peak_gb(self, live: RunningAttempt) -> float | None:
-        """The peak memory on its GPU of a finished training whose memory was not predicted; None if not measured."""
+        """Return the measured peak of GPU memory of a finished training whose memory was not predicted.
+
+        The result is None if it was not measured.
+        """
         samples = self._peaks.pop(live.run_id, [])
         return max(samples) if len(samples) >= SAMPLES and TRAINING in live.expected else None
 
     def in_words(self, slots: Iterable[Slot], lives: Collection[RunningAttempt]) -> str:
-        """A line for each GPU of `auto`: how many runs it has, and how many it may have; "" without runs."""
+        """Return a line for each GPU of `auto` that says how many runs it has and may have; "" without runs."""
         cards = {card.slot.unit: card for card in self.cards(slots, lives)}
         return "\n".join(self._in_words(slot, _on(slot, lives), cards) for slot in slots if slot.most and lives)
 
@@ -81,7 +87,7 @@ class SharedGpus:
         return f"{runs}, at most {card.limit()} at once{why}"
 
     def _sample(self, lives: Collection[RunningAttempt]) -> None:
-        """Note the memory in use on GPUs that have one run, whose memory is not known."""
+        """Record the memory in use on GPUs that have one run, if the memory of that run is unknown."""
         unknown = {
             live.slot.device: live.run_id
             for live in lives
@@ -93,17 +99,20 @@ class SharedGpus:
 
 
 def _on(slot: Slot, lives: Iterable[RunningAttempt]) -> list[RunningAttempt]:
-    """The attempts that hold a GPU or a share of it."""
+    """Return the attempts that hold a GPU or a share of it."""
     return [live for live in lives if any(name.partition("/")[0] == slot.unit for name in live.leased)]
 
 
 def _shares(live: RunningAttempt, slot: Slot) -> bool:
-    """Return whether an attempt shares the GPU. An earlier coordinator's is unknown here, so no run joins it."""
+    """Return whether an attempt shares the GPU.
+
+    An attempt of an earlier coordinator counts as not sharing, because its share is unknown. So no run joins it.
+    """
     return live.slot.name.startswith(f"{slot.unit}/") and live.slot.memory_gb is not None
 
 
 def _share_of(live: RunningAttempt) -> Share:
-    """The share of a GPU that an attempt takes: place, memory and operations."""
+    """Return the share of a GPU that an attempt takes: place, memory and operations."""
     job = live.claimed.job
     place = int(live.slot.name.partition("/")[2])
     return Share(place, (live.slot.memory_gb or 0.0) + CONTEXT_GB, operations(job.spec.cost, job.spec.steps))

@@ -1,15 +1,15 @@
-"""Decide how many runs share a GPU under `--devices auto`: pure functions of predictions and of measured throughput.
+"""Decide how many runs share a GPU of `--devices auto`: pure functions of predictions and of measured throughput.
 
-A run shares a GPU if its memory is known and it is small; otherwise it gets the GPU alone.
+A small run whose memory is known shares a GPU. Any other run gets a GPU alone.
 
- - Memory: a run reserves its predicted memory times TOLERANCE, and CONTEXT_GB for the CUDA context of its process. The
-   reservations of all runs on a GPU stay within the memory that is free without them (`Slot.free_gb`).
- - Load: the predicted operations of a training step, relative to FULL_STEP for each GB of the GPU's memory. A run with
-   a load above LARGE fills the GPU and gets it alone.
- - Start: 4, 2 or 1 runs at once, the most whose loads are together at most LARGE; 1 if a load is unknown.
- - Growth: once the throughput of so many runs is measured (throughput.py), twice as many may run, as long as each
-   doubling raised the throughput by GAIN. Otherwise the smaller number stays. Runs that have started are never stopped
-   for it.
+ - Memory: a run reserves its predicted memory times TOLERANCE, plus CONTEXT_GB for the CUDA context of its process. The
+   reservations of all runs on a GPU stay within the memory that is free without these runs (`Slot.free_gb`).
+ - Load: the predicted operations of a training step, divided by FULL_STEP for each GB of the GPU's memory. A run with
+   a load above LARGE gets the GPU alone.
+ - Start: 4, 2 or 1 runs at once, as many as have loads of together at most LARGE. If a load is unknown, 1.
+ - Growth: once the throughput of that many runs is measured (throughput.py), twice as many may run. The number doubles
+   again as long as each doubling raises the throughput by the factor GAIN. Otherwise the smaller number stays. Runs
+   that have started are never stopped for this.
 """
 
 import math
@@ -22,31 +22,34 @@ from experiments.jobs.devices.slots import HOST_GB, TOLERANCE, Slot
 from experiments.jobs.queue.job import Waiting
 from experiments.records import CONTEXT_GB
 
-# Operations of a step per GB (1e9 bytes) of a GPU's memory from which on a run fills the GPU. The memory stands for the
-# speed, which nvidia-smi does not report; a slice (MIG) has its part of both. On an H100 with 85.5 GB they are 8.6e12
-# operations, or 22 ms at half the measured speed of its bf16 products (784e12 operations/s).
+# A run whose step has this many operations per GB (1e9 bytes) of a GPU's memory fills the GPU. The memory is a measure
+# of the speed, which nvidia-smi does not report. A slice (MIG) has a share of both. For an H100 with 85.5 GB, the limit
+# is 8.6e12 operations, or 22 ms at half the measured speed of its bf16 products (784e12 operations/s).
 FULL_STEP = 1e11
-LARGE = 0.5  # load from which on two such runs would fill the GPU
-FIRST = (4, 2, 1)  # runs at once before the throughput is measured
-GAIN = 1.1  # least growth of the throughput per doubling
-SHARERS = 8  # the threads of a GPU are divided by it for runs that share
+LARGE = 0.5  # two runs of this load fill the GPU
+FIRST = (4, 2, 1)  # possible numbers of runs at once before the throughput is measured
+GAIN = 1.1  # smallest growth of the throughput per doubling
+SHARERS = 8  # a run that shares a GPU gets the GPU's CPU threads divided by this number
 
 
 # --- Predictions
 
 
 def operations(cost: float, steps: int | None) -> float:
-    """Predicted floating-point operations of a training step, of a training's cost and steps; 0: unknown."""
+    """Return the predicted floating-point operations of a training step; 0 if unknown.
+
+    cost: operations of all steps.
+    """
     return cost / steps if steps else 0.0
 
 
 def load(ops: float, slot: Slot) -> float:
-    """Return the share of a GPU that a run with steps of `ops` operations fills, perhaps above 1; 0 if unknown."""
+    """Return the share of a GPU that a run fills; it may exceed 1, and 0 means unknown. ops: operations of a step."""
     return ops / (FULL_STEP * ((slot.room_gb or 0.0) + CONTEXT_GB))
 
 
 def reserved_gb(job: Waiting) -> float:
-    """GB of a GPU's memory that a run which shares it reserves."""
+    """Return the GB of GPU memory that a run reserves if it shares a GPU."""
     return job.gpu_memory_gb * TOLERANCE + CONTEXT_GB
 
 
@@ -75,7 +78,7 @@ def why_alone(job: Waiting, slot: Slot) -> str:
 
 
 def enough_for(most: int) -> str:
-    """Return the reason why at most `most` runs share a GPU, whatever its memory and its throughput."""
+    """Return the reason why at most `most` runs share a GPU, independent of its memory and throughput."""
     runs = f"{most} runs" if most > 1 else "one run"
     return f"the processor cores and the main memory ({HOST_GB:g} GB for each run) are enough for {runs} on each GPU"
 
@@ -89,7 +92,7 @@ def _fill(of_gpu: float) -> str:
 
 @dataclass(frozen=True)
 class Share:
-    """A run on a shared GPU: its reserved memory, and the operations of a step (0: unknown)."""
+    """A run on a shared GPU, with its place, its reserved memory, and the operations of its step (0: unknown)."""
 
     place: int
     reserved_gb: float
@@ -97,9 +100,9 @@ class Share:
 
 
 class Window(NamedTuple):
-    """Measured throughput: the number of runs on the GPU (`at_once`), and the rate of each run that trained.
+    """The throughput in one time window: the number of runs on the GPU, and run_id → rate of each training run.
 
-    in_tokens: all rates are target tokens/s, so that they can be added up; otherwise steps/s.
+    in_tokens: all rates are target tokens/s, so they can be added. Otherwise a rate may be in steps/s.
     """
 
     at_once: int
@@ -109,7 +112,11 @@ class Window(NamedTuple):
 
 @dataclass(frozen=True)
 class Level:
-    """Sharing that measurements allow: `limit` runs at once. `before`: the last window before the limit was raised."""
+    """The sharing that measurements allow.
+
+    limit: number of runs at once. before: the last window before the limit was raised. settled: the limit is final.
+    why: reason for messages.
+    """
 
     limit: int
     before: Window
@@ -119,14 +126,14 @@ class Level:
 
 @dataclass(frozen=True)
 class Card:
-    """A GPU of `auto` that runs share, or that has none."""
+    """A GPU of `auto` that is empty or shared by runs."""
 
     slot: Slot
     shares: tuple[Share, ...] = ()
     level: Level | None = None
 
     def limit(self, job: Waiting | None = None) -> int:
-        """The number of runs that may share it now, `job` among them."""
+        """Return the number of runs that may share the GPU now, including `job`."""
         if self.level is not None:
             return self.level.limit
         ops = [share.ops for share in self.shares] + ([operations(job.cost, job.steps)] if job else [])
@@ -134,7 +141,7 @@ class Card:
 
     @property
     def left_gb(self) -> float:
-        """Memory that no run has reserved."""
+        """GB of memory that no run has reserved."""
         return (self.slot.free_gb or 0.0) - sum(share.reserved_gb for share in self.shares)
 
     def refuses(self, job: Waiting) -> str:
@@ -148,7 +155,10 @@ class Card:
         return ""
 
     def with_run(self, job: Waiting) -> tuple["Card", Slot]:
-        """The GPU with one more run, and the run's slot, whose memory torch limits to what it has reserved."""
+        """Return the GPU with one more run, and the run's slot.
+
+        torch limits the run to the memory that it has reserved.
+        """
         taken = {share.place for share in self.shares}
         place = next(number for number in range(len(taken) + 1) if number not in taken)
         share = Share(place, reserved_gb(job), operations(job.cost, job.steps))
@@ -165,7 +175,10 @@ class Card:
 
 
 def first_limit(ops: Iterable[float], slot: Slot) -> int:
-    """The number of runs with steps of so many operations that share a GPU before its throughput is measured."""
+    """Return the number of runs that may share a GPU before its throughput is measured.
+
+    ops: operations of each run's step.
+    """
     ops = list(ops)
     if not ops or not all(ops):
         return 1
@@ -177,10 +190,11 @@ def first_limit(ops: Iterable[float], slot: Slot) -> int:
 
 
 def growth(before: Window, after: Window) -> float | None:
-    """Throughput of `after` over that of `before`; None if they cannot be compared.
+    """Return the throughput of `after` divided by that of `before`; None if they cannot be compared.
 
-    By the runs that trained in both windows: their number has grown by one factor, the rate of each by another. So runs
-    of different sizes, and rates in steps/s, can be compared. Without such runs the sums of tokens/s are compared.
+    If some runs trained in both windows, the result is the ratio of the numbers of runs, times the mean ratio of the
+    rates of these runs. So runs of different sizes, and rates in steps/s, can be compared. If no run trained in both
+    windows, the result is the ratio of the sums of tokens/s. It is None if these sums are unknown.
     """
     common = [after.rates[run] / rate for run, rate in before.rates.items() if run in after.rates and rate > 0]
     if common:
@@ -191,7 +205,7 @@ def growth(before: Window, after: Window) -> float | None:
 
 
 def grow(level: Level | None, window: Window, limit: int, most: int) -> Level:
-    """The level after a measured window. limit: the number of runs that might share the GPU during it."""
+    """Return the level after a measured window. limit: number of runs that could share the GPU in the window."""
     count = window.at_once
     if level is not None and (level.settled or count < level.before.at_once):
         return level
@@ -209,7 +223,10 @@ def grow(level: Level | None, window: Window, limit: int, most: int) -> Level:
 
 
 def _raised(window: Window, limit: int, most: int, why: str) -> Level:
-    """Twice as many as were measured; the same limit if memory or the queue had allowed fewer than it."""
+    """Return a level with twice as many runs as were measured.
+
+    The limit stays the same if fewer runs were measured than it allows, because of memory or the queue.
+    """
     if window.at_once < limit:
         return Level(limit, window, why=why)
     raised = min(most, 2 * window.at_once)

@@ -1,4 +1,4 @@
-"""Measure the throughput of the runs on a GPU from their own events, over windows in which their number is constant."""
+"""Measure the throughput of the runs on a GPU from their events, in time windows with a constant number of runs."""
 
 import statistics
 from collections import deque
@@ -10,14 +10,14 @@ from experiments.jobs.attempts.attempt import RunningAttempt
 from experiments.jobs.coordinator.sharing import Window
 from experiments.records import TRAINING
 
-WINDOW_S = 30.0  # least length of a window
-LEAST, MOST = 3, 200  # rates of each training run in it; of more the newest count
-TOKENS = "target_tokens_per_s"  # the metric of the built-in tasks; it leaves evaluations and checkpoints out
+WINDOW_S = 30.0  # shortest window
+LEAST, MOST = 3, 200  # number of rates of each training run in a window; of more than MOST, the newest count
+TOKENS = "target_tokens_per_s"  # metric of the built-in tasks; it does not count time for evaluations and checkpoints
 
 
 @dataclass(frozen=True)
 class RunReport:
-    """Latest report of a run. `point`: step and time (s) of the newest point of its curve."""
+    """The latest report of a run. point: step and time (s) of the newest point of its curve."""
 
     run_id: str
     state: Literal["starting", "training", "evaluating"]
@@ -26,7 +26,7 @@ class RunReport:
 
     @classmethod
     def of(cls, live: RunningAttempt) -> Self:
-        """The reading of a running attempt."""
+        """Return the report of a running attempt."""
         progress = live.progress
         if progress.parts or TRAINING not in live.expected:
             state: Literal["starting", "training", "evaluating"] = "evaluating"
@@ -36,26 +36,29 @@ class RunReport:
 
 
 class Throughput:
-    """Collects the rates of the runs on one GPU.
+    """Collects the rates of the runs on one GPU in time windows.
 
-    A window begins when the number of runs changes. Only times count at which every run has begun to train, or
-    evaluates after its training; a run that ends and is followed at once by another one does not end the window. The
-    rate of a run is the median of its rates in the window, so that single slow steps do not matter: its own target
-    tokens/s, or steps/s between two points of its curve.
+    A window begins when the number of runs changes. Time counts only while no run is starting: each run trains, or
+    evaluates after its training. If a run ends and another one follows at once, the window goes on. The rate of a run
+    is the median of its rates in the window, so that single slow steps have no effect. A rate is the target tokens/s
+    that the run reports, or the steps/s between two points of its curve.
     """
 
     def __init__(self) -> None:
         self._count = 0
         self._steady_s = 0.0
-        self._steady_at: float | None = None  # the time of the last look, if all runs trained then
+        self._steady_at: float | None = None  # time of the last call of `observe`, if no run was starting then
         self._points: dict[str, tuple[int, float]] = {}
         self._rates: dict[str, deque[float]] = {}
         self._in_tokens: dict[str, bool] = {}
 
     def observe(self, now: float, readings: Sequence[RunReport]) -> Window | None:
-        """Take the runs' present state; the window that is complete with it, if one is. now: a steady clock, in s."""
+        """Take the present state of the runs. Return the window that is now complete, or None.
+
+        now: a steady clock, in s.
+        """
         present = {reading.run_id for reading in readings}
-        for ended in self._points.keys() - present:  # an attempt that resumes begins anew
+        for ended in self._points.keys() - present:  # a resumed attempt starts without rates
             for known in (self._points, self._rates, self._in_tokens):
                 known.pop(ended, None)
         if len(readings) != self._count:
@@ -83,7 +86,10 @@ class Throughput:
         self._rates.clear()
 
     def _take(self, reading: RunReport, *, counts: bool) -> None:
-        """Take a run's newest point. Its first one is only the beginning of the next rate: it has the warm-up."""
+        """Take a run's newest point.
+
+        A run's first point has no rate. It only begins the interval of the next rate, so that warm-up does not count.
+        """
         if reading.point is None:
             return
         before = self._points.get(reading.run_id)

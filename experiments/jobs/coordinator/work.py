@@ -1,7 +1,7 @@
 """The coordinator: the only process that works on a store.
 
-It takes jobs from the queue, starts a child for each on a free slot, reads the children's events, moves completed
-parts into place, and decides about the rest. It may die at any moment: the next coordinator continues from there
+It takes jobs from the queue, starts a child process for each job on a free slot, reads the events of the children,
+moves completed parts into place, and decides what follows. If it is killed, the next coordinator continues its work
 (`Coordinator._recover`).
 """
 
@@ -29,8 +29,8 @@ from experiments.store.budget import BUDGET
 from experiments.store.durable import remove_folder
 from experiments.store.layout import Store
 
-SINKS_S = 60.0
-INTERRUPTED_S = 10.0  # for MLflow after a signal; the next coordinator writes the rest
+SINKS_S = 60.0  # limit of the wait for each sink at the end
+INTERRUPTED_S = 10.0  # limit of the wait for MLflow after a signal; the next coordinator writes the rest
 
 
 def work(
@@ -50,12 +50,15 @@ def work(
 ) -> Summary:
     """Work on a store's queue until it is empty, or as `until` says (loop.Until), or until SIGINT or SIGTERM.
 
-    The first signal asks the children to save a checkpoint and waits for them; the second kills them. Without
-    `task_of` nothing is prepared and code is not compared. A child without an event for `hang_s` is stopped. `refill`
-    is called at the beginning and after each ended job, in this process under its lock, to queue more (a tuner's next
-    trial). `only`: run_ids; other runs that wait now stay queued. `sinks` are told of runs as the tracker is, and are
-    waited for SINKS_S at the end; after a signal the tracker is waited for INTERRUPTED_S. Raises UserError if another
-    coordinator holds the store, DiskFull if the disk is full; then the work stays queued.
+    The first signal asks the children to save a checkpoint and waits for them. The second signal kills them. Raises
+    UserError if another coordinator holds the store, and DiskFull if the disk is full. The remaining jobs then stay
+    queued.
+
+    task_of: returns the task of a run; without it, nothing is prepared and code is not compared. tracker: writes runs
+    to MLflow; after a signal, `work` waits INTERRUPTED_S for it. sinks: receive the same runs as the tracker; `work`
+    waits SINKS_S for each at the end. hang_s: a child without an event for this time is stopped. refill: queues more
+    jobs, for example a tuner's next trial; it is called in this process, under its lock, at the beginning and after
+    each ended job. only: run_ids to work on; other runs that wait now stay queued.
     """
     with contextlib.ExitStack() as stack:
         engine = stack.enter_context(contextlib.closing(engine or LocalEngine()))
@@ -71,7 +74,7 @@ def work(
                 Coordinator(placement, interrupts, hang_s, refill).run(until, only)
         finally:
             if tracker is not None:
-                with contextlib.suppress(KeyboardInterrupt):  # second signal: the next coordinator writes the rest
+                with contextlib.suppress(KeyboardInterrupt):  # a second signal: the next coordinator writes the rest
                     tracker.close(INTERRUPTED_S, hurry=lambda: bool(interrupts.number))
             for sink in sinks:
                 with contextlib.suppress(KeyboardInterrupt):
@@ -83,9 +86,10 @@ def work(
         return reporter.summary
 
 
-# --- Temporary files and folders that killed processes left behind; the next coordinator removes them
-# A process that creates one holds a lock on it (experiments/store/durable.py). Those created after the coordinator's
-# start are left alone: their process may not have locked them yet.
+# --- Remove the temporary files and folders of killed processes
+#
+# A process that creates a temporary file or folder holds a lock on it (experiments/store/durable.py). Those created
+# after the start of this coordinator are not touched, because their process may not have locked them yet.
 
 
 _RANDOM = "[0-9a-f]{16}"
@@ -95,19 +99,20 @@ _NAME = re.compile(
 )
 _INSIDE = (
     *("", "evaluations", "evaluations/*", "attempts", "attempts/*", "attempts/*/evaluations/*"),
-    *("attempts/*/checkpoints", "attempts/*/final"),  # of trainers; the names are not ones that they choose
+    *("attempts/*/checkpoints", "attempts/*/final"),  # trainers write here, but not names like _NAME
 )
 
 
 def sweep(store: Store, running: Collection[str]) -> int:
-    """Remove leftovers and return their number; skips `running` runs, whose children may be on another machine.
+    """Remove the temporary files of killed processes, and return the number of removed files and folders.
 
-    The caller holds the coordinator's lock.
+    running: run_ids that are skipped, because their children may be on another machine. The caller holds the
+    coordinator's lock.
     """
     count = 0
     for folder in _places(store, running):
         home = store.root if folder.is_relative_to(store.root) else store.state_dir
-        began = (home / locks.FILE).stat().st_mtime  # this coordinator, by the clock of the folder's disk
+        began = (home / locks.FILE).stat().st_mtime  # start of this coordinator by the clock of the folder's disk
         with contextlib.suppress(OSError), os.scandir(folder) as entries:
             for entry in entries:
                 if _NAME.fullmatch(entry.name) and not entry.is_symlink():
@@ -124,7 +129,7 @@ def _places(store: Store, running: Collection[str]) -> Iterator[Path]:
 
 
 def _remove(path: Path, before: float) -> bool:
-    """Remove a leftover; False if it is new, or locked by a living process."""
+    """Remove a temporary file or folder. Return False if it is new, or locked by a living process."""
     with contextlib.suppress(OSError):
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         try:

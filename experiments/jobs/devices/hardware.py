@@ -1,4 +1,7 @@
-"""Resources of this machine: cores by affinity and container quota, GPUs by nvidia-smi. Imports no torch."""
+"""Resources of this machine: cores by affinity and container quota, GPUs by nvidia-smi.
+
+This module does not import torch.
+"""
 
 import contextlib
 import os
@@ -13,26 +16,26 @@ import psutil
 from experiments.errors import UserError
 
 MY_CGROUP, CGROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
-OTHERS_SHARE = 0.1  # fraction of a GPU's memory; the driver itself may use less than this
-SMI_S = 30.0  # time for nvidia-smi's answer: without the persistence daemon it first starts the driver
-_MPS_SERVER = "nvidia-cuda-mps-server"  # holds a context on each of its GPUs, also while no run uses them
+OTHERS_SHARE = 0.1  # a GPU counts as used if more of its memory is in use; the driver alone uses less
+SMI_S = 30.0  # limit of the wait for nvidia-smi, which may have to start the driver first
+_MPS_SERVER = "nvidia-cuda-mps-server"  # has a context on each of its GPUs, even while no run uses them
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """A usable GPU, or a slice of one (MIG). `memory_gb`: None if nvidia-smi does not report it."""
+    """A usable GPU, or a slice of one (MIG). memory_gb: None if nvidia-smi does not report it."""
 
     device: str
     memory_gb: float | None = None
-    exclusive: bool = False  # compute mode Exclusive_Process: one process at a time, unless by MPS
+    exclusive: bool = False  # compute mode Exclusive_Process: one process at a time, unless MPS runs
 
 
 def visible_gpus(environ: Mapping[str, str]) -> list[Gpu]:
-    """The GPUs that a child may use, in the order of an inherited CUDA_VISIBLE_DEVICES, which also limits them."""
+    """Return the GPUs that a child may use. An inherited CUDA_VISIBLE_DEVICES selects and orders them."""
     gpus = _nvidia_smi()
     if "CUDA_VISIBLE_DEVICES" not in environ:
         return [gpu for _, gpu in gpus]
-    known = {name: gpu for index, gpu in reversed(gpus) for name in (index, gpu.device)}  # by index: the first slice
+    known = {name: gpu for index, gpu in reversed(gpus) for name in (index, gpu.device)}  # an index: the first slice
     inherited: list[Gpu] = []
     for name in environ["CUDA_VISIBLE_DEVICES"].split(","):
         name = name.strip()
@@ -44,7 +47,10 @@ def visible_gpus(environ: Mapping[str, str]) -> list[Gpu]:
 
 
 def _nvidia_smi() -> list[tuple[str, Gpu]]:
-    """(index, GPU) of each usable GPU, or of each of its slices; [] without nvidia-smi or driver. Raises UserError."""
+    """Return (index, GPU) of each usable GPU, or of each of its slices; [] without nvidia-smi or driver.
+
+    Raises UserError.
+    """
     rows = _ask_nvidia_smi("gpu", "index,uuid,memory.total,compute_mode,mig.mode.current")
     slices: dict[str, list[Gpu]] = {}
     for line in _output("-L").splitlines() if any(row[-1] == "Enabled" for row in rows) else ():
@@ -61,14 +67,17 @@ def _nvidia_smi() -> list[tuple[str, Gpu]]:
 
 
 def _ask_nvidia_smi(what: str, fields: str) -> list[list[str]]:
-    """Rows of `fields`, of which the last may contain commas; [] without nvidia-smi or driver. Raises UserError."""
+    """Return rows of `fields`, of which the last may contain commas; [] without nvidia-smi or driver.
+
+    Raises UserError.
+    """
     lines = _output(f"--query-{what}={fields}", "--format=csv,noheader,nounits").splitlines()
     rows = [[value.strip() for value in line.split(",", fields.count(","))] for line in lines]
     return [row for row in rows if len(row) == fields.count(",") + 1]
 
 
 def _output(*arguments: str) -> str:
-    """Return the output of nvidia-smi; "" if it is missing or fails. Raises UserError if it does not answer."""
+    """Return the output of nvidia-smi; "" if it is missing or fails. Raise UserError if it does not answer."""
     try:
         process = subprocess.Popen(
             ["nvidia-smi", *arguments], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
@@ -87,7 +96,10 @@ def _output(*arguments: str) -> str:
 
 
 def gpus_in_use() -> dict[str, str]:
-    """GPUs in use by computing processes, by UUID and by index → a description of the processes. Raises UserError."""
+    """Return the GPUs that computing processes use: UUID and index of the GPU → description of the processes.
+
+    Raises UserError if nvidia-smi does not answer.
+    """
     listed = _ask_nvidia_smi("gpu", "index,uuid,memory.used,memory.total")
     processes: dict[str, list[str]] = {}
     for uuid, pid, mib, name in _ask_nvidia_smi("compute-apps", "gpu_uuid,pid,used_memory,process_name"):
@@ -99,14 +111,17 @@ def gpus_in_use() -> dict[str, str]:
     for index, uuid, used, total in listed:
         why = "; ".join(processes.get(uuid, ()))
         if not why and used.isdigit() and total.isdigit() and int(used) > OTHERS_SHARE * int(total):
-            why = f"{int(used) * 1.048576e-3:.1f} GB are taken"  # by a process outside of this container
+            why = f"{int(used) * 1.048576e-3:.1f} GB are taken"  # a process outside of this container uses it
         if why:
             found[uuid] = found[index] = why
     return found
 
 
 def gpu_used_gb() -> dict[str, float]:
-    """GB (1e9 bytes) in use on each GPU, by UUID and by index, but not on slices (MIG). Raises UserError."""
+    """Return the GB (1e9 bytes) in use on each GPU, by UUID and by index.
+
+    Slices (MIG) are not included. Raise UserError.
+    """
     found = {}
     for index, uuid, used in _ask_nvidia_smi("gpu", "index,uuid,memory.used"):
         if used.isdigit():
@@ -115,13 +130,13 @@ def gpu_used_gb() -> dict[str, float]:
 
 
 def memory_gb(cgroup: Path = MY_CGROUP, root: Path = CGROUPS) -> float:
-    """GB (1e9 bytes) of main memory of this machine or container."""
+    """Return the GB (1e9 bytes) of main memory of this machine or container."""
     limits = [limit for group in _groups("memory", cgroup, root) if (limit := _memory_limit(group)) is not None]
     return min([float(psutil.virtual_memory().total), *limits]) / 1e9
 
 
 def free_memory_gb(cgroup: Path = MY_CGROUP, root: Path = CGROUPS) -> float:
-    """GB of main memory available without swapping, within the limits of this machine and its container."""
+    """Return the GB of main memory available without swapping, within the limits of this machine and its container."""
     free = [float(psutil.virtual_memory().available)]
     for group in _groups("memory", cgroup, root):
         limit = _memory_limit(group)
@@ -132,13 +147,16 @@ def free_memory_gb(cgroup: Path = MY_CGROUP, root: Path = CGROUPS) -> float:
 
 
 def available_cores(cgroup: Path = MY_CGROUP, root: Path = CGROUPS) -> int:
-    """Number of cores for this process: its affinity, limited by the container's CPU quota; at least 1."""
+    """Return the number of cores that this process may use, at least 1.
+
+    It is limited by CPU affinity and by the container's CPU quota.
+    """
     quotas = [quota for group in _groups("cpu", cgroup, root) if (quota := _quota_of(group)) is not None]
     return max(1, min([len(os.sched_getaffinity(0)), *map(int, quotas)]))
 
 
 def _groups(controller: str, cgroup: Path, root: Path) -> Iterator[Path]:
-    """Folders of this process's control group and its parents, whose limits also apply (versions 2 and 1)."""
+    """Yield the folders of this process's control group (version 2 or 1) and its parents, whose limits also apply."""
     try:
         lines = cgroup.read_text().splitlines()
     except OSError:
@@ -157,7 +175,7 @@ def _memory_limit(group: Path) -> float | None:
 
 
 def _page_cache(group: Path) -> float:
-    """Bytes of unused file cache of a control group, which the kernel can reclaim."""
+    """Return the bytes of unused file cache of a control group, which the kernel can reclaim."""
     try:
         facts = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
         return float(facts.get("total_inactive_file", facts.get("inactive_file", 0)))
@@ -166,7 +184,7 @@ def _page_cache(group: Path) -> float:
 
 
 def _number(*files: Path) -> float | None:
-    """The number in the first of these files that exists; None for "max"."""
+    """Return the number in the first of these files that contains one; None if none does, for example for "max"."""
     for file in files:
         with contextlib.suppress(OSError, ValueError):
             return float(file.read_text())

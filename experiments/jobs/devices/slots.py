@@ -1,13 +1,13 @@
-"""Slots: named devices or shares of them, each leased to one run at a time; parsed from text.
+"""Slots: named devices or shares of devices, each leased to one run at a time. They are parsed from text:
 
     cpu:2        two slots of one thread       cuda:0,2     one slot on each of these GPUs
-    cpu:2x4      two slots of four threads     cuda:*       one on every GPU
-    auto         every GPU, else every core    cuda:*x3     three on every GPU, each with a third of its memory
-                 (small runs share a GPU: jobs/coordinator/sharing.py)
-    cpu:2x4@3GB                                each of these slots may use 3 GB of memory (1e9 bytes), and no more
+    cpu:2x4      two slots of four threads     cuda:*       one slot on every GPU
+    auto         every GPU; without GPUs,      cuda:*x3     three slots on every GPU, each with a third of its memory
+                 every core (small runs share a GPU: jobs/coordinator/sharing.py)
+    cpu:2x4@3GB  slots that may use at most 3 GB of memory each (1e9 bytes)
 
-Several are joined by "+": `cuda:*+cpu:2`. GPU numbers count the visible ones, as torch does: an inherited
-CUDA_VISIBLE_DEVICES is a limit. Imports no torch; nvidia-smi lists the GPUs.
+"+" joins several of these: `cuda:*+cpu:2`. GPUs are numbered as in torch, among the GPUs that an inherited
+CUDA_VISIBLE_DEVICES allows. nvidia-smi lists the GPUs. This module does not import torch.
 """
 
 import itertools
@@ -53,33 +53,36 @@ CLUSTER_THREADS = {"cpu": 1, "cuda": 4}
 
 @dataclass(frozen=True)
 class Slot:
-    """A device or a share of it, leased to one run at a time."""
+    """A device or a share of one, leased to one run at a time."""
 
-    name: str  # "cpu:0", "cuda:2", "cuda:2/1" (the second slot on GPU 2); joined by "+" for a run on several
+    name: str  # "cpu:0", "cuda:2", "cuda:2/1" (the second slot on GPU 2); "+" joins the names of several slots
     kind: str  # "cpu" or "cuda"
     threads: int = 1  # threads of each process
     device: str | None = ""  # value of CUDA_VISIBLE_DEVICES: an index, a UUID, "" for none; None: set by a cluster
-    memory_gb: float | None = None  # memory limit: of a shared GPU, or as the user gave it
+    memory_gb: float | None = None  # memory limit of a run: given by the user, or the share of a GPU; None: no limit
     room_gb: float | None = None  # memory available to a run here; None: unknown
     named: bool = False  # the user named this device by number
-    count: int = 1  # devices, each with one process
+    count: int = 1  # number of devices, each with one process
     share: float = 1.0  # fraction of each device
-    node: str = ""  # the node worker that it belongs to (`Node`); "" for this machine, and for a cluster's own choice
-    most: int = 0  # of a GPU of `auto`: the largest number of runs that may share it, 1: none may; 0: not of `auto`
-    free_gb: float | None = None  # of a GPU of `auto`: memory for all of its runs together
+    node: str = ""  # the node worker that the slot belongs to (`Node`); "" for this machine, or if a cluster chooses
+    most: int = 0  # largest number of runs that may share a GPU of `auto`; 0: the slot is not of `auto`
+    free_gb: float | None = None  # memory of a GPU of `auto` for all of its runs together
 
     @property
     def unit(self) -> str:
-        """The device: equal for slots that share one ("cuda:2", "cpu"). Slots of a cluster ("cpu.7") share none."""
+        """The device. It is equal for slots that share one ("cuda:2", "cpu").
+
+        Slots of a cluster ("cpu.7") share none.
+        """
         return self.name.partition("/" if self.kind == "cuda" else ":")[0]
 
     @property
     def cores(self) -> int:
-        """Number of processor cores that a run on it uses."""
+        """Number of processor cores that a run on the slot uses."""
         return self.threads * self.count
 
     def device_spec(self, threads: int) -> DeviceSpec:
-        """The devices as a child's spec has them."""
+        """Return the devices in the form that a child's spec has."""
         return DeviceSpec(self.kind, threads, self.memory_gb, self.count, self.share)
 
     @property
@@ -89,7 +92,7 @@ class Slot:
 
 
 def join(slots: Sequence[Slot], *, together: bool = False) -> Slot:
-    """Join the slots of one run: shares of one device, or several devices that train it `together`."""
+    """Join the slots of one run: shares of one device, or several devices that train the run `together`."""
     first = slots[0]
     if len(slots) == 1:
         return first
@@ -99,7 +102,7 @@ def join(slots: Sequence[Slot], *, together: bool = False) -> Slot:
     return replace(
         first,
         name="+".join(slot.name for slot in slots),
-        # Results depend on the threads: a run with the memory of two CPU slots still computes with the threads of one.
+        # Results depend on the number of threads. So a run with the memory of two CPU slots uses the threads of one.
         threads=first.threads if first.kind == "cpu" else sum(slot.threads for slot in slots) // count,
         device=first.device if first.device is None else ",".join(str(device) for device in devices),
         memory_gb=None if None in caps else round(sum(cap for cap in caps if cap), 2),
@@ -110,9 +113,9 @@ def join(slots: Sequence[Slot], *, together: bool = False) -> Slot:
 
 
 def by_device(slots: Iterable[Slot], *, by_memory: bool = False) -> dict[str, list[Slot]]:
-    """Group slots by what one process can train on: a GPU with all its shares, or a CPU slot.
+    """Group slots by the device that one process can train on: a GPU with all its shares, or a CPU slot.
 
-    by_memory: those that share one memory, so all CPU slots are one group.
+    by_memory: group the slots that share one memory, so that all CPU slots are one group.
     """
     found: dict[str, list[Slot]] = {}
     for slot in slots:
@@ -121,13 +124,13 @@ def by_device(slots: Iterable[Slot], *, by_memory: bool = False) -> dict[str, li
 
 
 def most_together(slots: Iterable[Slot]) -> int:
-    """Largest number of devices that can train one run: those of one node."""
+    """Return the largest number of devices that can train one run together. They must be on one node."""
     devices = by_device(slots).values()
     return max(Counter(shares[0].node for shares in devices).values(), default=0)
 
 
 def parse_slots(text: str, environ: Mapping[str, str] | None = None) -> list[Slot]:
-    """The slots named by `text`. Raises UserError for wrong text and for missing devices."""
+    """Return the slots named by `text`. Raise UserError for wrong text and for missing devices."""
     environ = os.environ if environ is None else environ
     slots: list[Slot] = []
     for part in text.split("+"):
@@ -138,7 +141,7 @@ def parse_slots(text: str, environ: Mapping[str, str] | None = None) -> list[Slo
 
 
 def parse_cluster_slots(text: str) -> list[Slot]:
-    """The number of runs at once on a cluster, and the resources of each; the cluster chooses the devices."""
+    """Return a slot for each run at once on a cluster, with its resources. The cluster chooses the devices."""
     match = re.fullmatch(r"(cpu|cuda):(\d+)(?:x(\d+))?", text.strip())
     if not match or not int(match[2]) or match[3] == "0":
         raise UserError(f"--devices {text}: {CLUSTER_GRAMMAR}")
@@ -148,7 +151,7 @@ def parse_cluster_slots(text: str) -> list[Slot]:
 
 
 def _parse_limited(part: str, text: str, environ: Mapping[str, str]) -> list[Slot]:
-    """The slots of one part, each with the memory limit behind its "@" if there is one."""
+    """Return the slots of one part of the text, with the memory limit after its "@" if there is one."""
     part, limited, limit = part.partition("@")
     slots = _parse_part(part, text, environ)
     if not limited:
@@ -185,11 +188,10 @@ def _parse_part(part: str, text: str, environ: Mapping[str, str]) -> list[Slot]:
 
 
 def _auto(gpus: Sequence[Gpu]) -> list[Slot]:
-    """A slot on every GPU, which small runs may share (jobs/coordinator/sharing.py).
+    """Return a slot on every GPU, which small runs may share (jobs/coordinator/sharing.py).
 
-    Every run needs a processor core of its own, since its process starts the GPU's work, and HOST_GB of main memory. Up
-    to OTHERS_SHARE of the GPU's memory may be taken by other programs; a GPU of which they take more is left alone
-    (`GpuOccupancy`).
+    Every run needs one processor core, because its process starts the GPU's work, and HOST_GB of main memory. Other
+    programs may use up to OTHERS_SHARE of the GPU's memory. A GPU of which they use more gets no runs (`GpuOccupancy`).
     """
     slots, hosted = [], int(memory_gb() * USABLE / HOST_GB / len(gpus))
     for slot, gpu in zip(_cuda(list(enumerate(gpus)), 1, named=False), gpus, strict=True):
@@ -249,7 +251,7 @@ def _cuda(chosen: Sequence[tuple[int, Gpu]], share: int, *, named: bool) -> list
     return slots
 
 
-# --- The slots of one node worker: a node of a cluster whose devices several runs share for some time
+# --- The slots of a node worker, a program that runs several attempts on one node of a cluster
 
 
 NODE_GRAMMAR = (
@@ -260,7 +262,7 @@ NODE_GRAMMAR = (
 
 @dataclass(frozen=True)
 class Node:
-    """`devices` of a kind, GPUs or CPU slots; `shares` runs at a time on each, of `threads` threads."""
+    """The slots of one node: `devices` GPUs or CPU slots, with `shares` runs of `threads` threads on each."""
 
     kind: str
     devices: int
@@ -269,7 +271,7 @@ class Node:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read --devices as the slots of one node. Raises UserError."""
+        """Read --devices as the slots of one node. Raise UserError for wrong text."""
         match = re.fullmatch(r"cpu:(\d+)(?:x(\d+))?|cuda:(\d+)(?:x(\d+))?(?:x(\d+))?", text.strip())
         if not match or "0" in match.groups():
             raise UserError(f"--devices {text}: {NODE_GRAMMAR}")
@@ -284,7 +286,7 @@ class Node:
         return self.devices * self.shares
 
     def slots(self, nodes: int) -> list[Slot]:
-        """The slots of that many nodes; which node a run gets is decided when one has a free slot."""
+        """Return the slots of that many nodes. A run gets its node when a node has a free slot."""
         device = None if self.kind == "cuda" else ""
         places = itertools.product(range(nodes), range(self.devices), range(self.shares))
         return [
@@ -301,12 +303,12 @@ class Node:
 
     @property
     def whole(self) -> Slot:
-        """The resources of a node, as a worker requests them from the cluster."""
+        """The resources of a whole node, as a worker requests them from the cluster."""
         device = None if self.kind == "cuda" else ""
         return Slot(self.kind, self.kind, self.threads * self.shares, device, count=self.devices)
 
     def needs(self, slot: Slot) -> tuple[int, int]:
-        """Devices that a run on `slot` takes, and shares of each."""
+        """Return the number of devices that a run on `slot` takes, and the number of shares of each."""
         if self.kind == "cpu":
             return len(slot.parts), 1
         return (slot.count, self.shares) if slot.count > 1 else (1, min(len(slot.parts), self.shares))
@@ -321,31 +323,33 @@ class Node:
 
 
 # --- Leave GPUs alone while other users compute on them
-# nvidia-smi is consulted only for GPUs without a run of ours: in a container its process ids differ from those visible
-# here, so our own processes could not be distinguished from others. It is asked in a thread: it may hang with a driver.
+#
+# nvidia-smi is used only for GPUs without a run of this program. In a container its process ids differ from those
+# visible here, so this program's processes could not be distinguished from others. nvidia-smi is called in a thread,
+# because it hangs if the driver hangs.
 
 
 Answer = TypeVar("Answer")
 ASK_EVERY_S = 10.0
-WAIT_S = 1.0  # for an answer; then the coordinator goes on, and unknown GPUs are left alone
+WAIT_S = 1.0  # limit of the wait for an answer; after it, GPUs without an answer are left alone
 
 
 class GpuOccupancy:
-    """`left_alone` gives the slots that must not be used now, with reasons. GPUs named by the user are always used."""
+    """Finds the GPUs that other users compute on. GPUs that the user has named are always used."""
 
     def __init__(self, ask: Callable[[], Mapping[str, str]] = gpus_in_use) -> None:
         self._ask = ask
         self._asked_at = -math.inf
-        self._asked: Future[Mapping[str, str]] | None = None  # without an answer yet
+        self._asked: Future[Mapping[str, str]] | None = None  # the call that is running
         self._in_use: Mapping[str, str] | None = None  # None: unknown
 
     @property
     def due(self) -> bool:
-        """Return whether nvidia-smi has answered, or it is time to consult it again."""
+        """Whether nvidia-smi has answered, or it is time to call it again."""
         return self._asked.done() if self._asked else time.monotonic() - self._asked_at >= ASK_EVERY_S
 
     def left_alone(self, slots: Sequence[Slot], leased: Collection[str], wait_s: float = WAIT_S) -> dict[str, str]:
-        """Names of free slots whose GPU others use, or may use → description of their processes."""
+        """Return the free slots whose GPU others use, or may use: name → description of their processes."""
         ours = {slot.unit: slot.device for slot in slots if slot.name in leased}
         free = [slot for slot in slots if slot.kind == "cuda" and not slot.named and slot.unit not in ours]
         if not free:
@@ -368,15 +372,18 @@ SAMPLE_S = 5.0
 
 
 class GpuMemory:
-    """Samples the memory in use on the GPUs. The coordinator never waits for it."""
+    """Samples the memory in use on the GPUs. The coordinator never waits for a sample."""
 
     def __init__(self, ask: Callable[[], Mapping[str, float]] = gpu_used_gb) -> None:
         self._ask = ask
         self._asked_at = -math.inf
-        self._asked: Future[Mapping[str, float]] | None = None  # without an answer yet
+        self._asked: Future[Mapping[str, float]] | None = None  # the call that is running
 
     def sample(self) -> Mapping[str, float]:
-        """GB in use by UUID and index, once for each answer of nvidia-smi, about every SAMPLE_S; {} in between."""
+        """Return the GB in use by UUID and index, if nvidia-smi has answered since the last call; otherwise {}.
+
+        nvidia-smi is called about every SAMPLE_S.
+        """
         now = time.monotonic()
         if self._asked is None and now - self._asked_at >= SAMPLE_S:
             self._asked, self._asked_at = _ask_aside(self._ask), now
@@ -387,7 +394,7 @@ class GpuMemory:
 
 
 def _ask_aside(ask: Callable[[], Answer]) -> "Future[Answer]":
-    """Ask nvidia-smi in a thread of its own."""
+    """Call nvidia-smi in a new thread."""
     asked: Future[Answer] = Future()
     threading.Thread(target=_answer, args=(ask, asked), daemon=True, name="nvidia-smi").start()
     return asked

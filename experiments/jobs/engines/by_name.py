@@ -1,4 +1,4 @@
-"""Engines by name."""
+"""Find engines by name."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,12 +17,12 @@ ENGINES = {
 
 
 def engines() -> dict[str, str]:
-    """Name → module:CLASS of the core's engines, then of those that extras and installed packages add."""
+    """Return name → module:CLASS of the engines: those of the core, then those of extras and installed packages."""
     return {**ENGINES, **{name: place for name, place in added("engines").items() if name not in ENGINES}}
 
 
 def engine_class(name: str) -> type[Engine]:
-    """The class of an engine; its module is imported only now. Raises UserError for an unknown name."""
+    """Return the class of an engine. Its module is imported only now. Raise UserError for an unknown name."""
     if name not in engines():
         raise UserError(f"There is no engine {name!r}. The engines are: {', '.join(engines())}.")
     return cast("type[Engine]", load(engines()[name]))
@@ -36,9 +36,12 @@ def load_engine(
     pool: WorkerPool | None = None,
     setup: Sequence[str] = (),
 ) -> Engine:
-    """An engine by name, ready to start children. Raises UserError (see `Engine.configured`).
+    """Return an engine by name, ready to start children.
 
-    On a cluster, `pool` are node workers that take the runs; `setup`: shell lines before each run.
+    Raises UserError if it cannot be used (see `Engine.configured`).
+
+    pool: node workers of a cluster that take the runs; None: one cluster job per attempt. setup: shell lines that run
+    on a cluster's node before each run.
     """
     engine = engine_class(name).configured(settings, folder, at_once)
     if not isinstance(engine, ClusterEngine):

@@ -1,7 +1,7 @@
-"""The common part of engines for several machines, and the keeper of a child on a cluster's node.
+"""The base class of engines for several machines, and the keeper of a child on a cluster's node.
 
-Children see the store under the same path as the coordinator. They outlive it: another coordinator adopts them by
-name, or finds that they have ended.
+Children see the store under the same path as the coordinator. They outlive the coordinator. Another coordinator adopts
+them by name, or finds that they have ended.
 """
 
 import contextlib
@@ -28,13 +28,13 @@ from experiments.records import FailureClass
 from experiments.store.checksummed import read_json, with_checksum, write_json
 from experiments.store.durable import whole_file
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")  # a foreign queue must not pass options to scancel
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")  # a queue of another user must not pass options to scancel
 LOOK_EVERY_S = 1.0
-LATE_S = 10.0  # a network disk may show the file so much later than the cluster reports the job's end
+LATE_S = 10.0  # a network disk may show the file of a job's end this long after the cluster reports the end
 
 
 class ClusterEngine(Engine):
-    """An engine whose children run on a cluster; subclasses submit them and ask whether they still exist."""
+    """An engine whose children run on a cluster. Subclasses submit them and check whether they still exist."""
 
     outlives: ClassVar[bool] = True
 
@@ -46,7 +46,7 @@ class ClusterEngine(Engine):
 
     @abstractmethod
     def _submit(self, folders: Sequence[Path], launches: Sequence[Launch]) -> list[str]:
-        """Submit attempts; returns the cluster's names for them. Raises UserError if the cluster refuses."""
+        """Submit attempts and return the cluster's names for them. Raise UserError if the cluster refuses."""
 
     @abstractmethod
     def _holds(self, name: str) -> bool:
@@ -99,40 +99,47 @@ class ClusterEngine(Engine):
         time.sleep(timeout_s)
 
     def close(self) -> None:
-        """Nothing to free; children continue."""
+        """Do nothing: there is nothing to free, and children continue."""
 
 
 def user() -> str:
-    """This user's id, by which a cluster lists jobs."""
+    """Return this user's id, by which a cluster lists jobs."""
     return str(os.getuid())
 
 
 def node_name() -> str:
-    """This node's name, as its cluster calls it."""
+    """Return this node's name in its cluster."""
     return os.environ.get("SLURMD_NODENAME") or os.uname().nodename
 
 
 # --- The keeper: starts the child, passes requests on to it, and records its end
+#
 # A cluster starts the keeper with the attempt's folder, where an engine has written `launch.json`. The child runs in
-# its own session and dies with its keeper. Its exit code is written to `exit.json` in the same folder; a coordinator
-# needs nothing else, on any machine, at any later time. Lines of --setup (`module load …`, `conda activate …`) run
-# before the child in one bash, which then becomes the child; if one fails, the attempt fails with its output.
+# a new session and dies with its keeper. The keeper writes the child's exit code to `exit.json` in the same folder.
+# A coordinator needs only this file, on any machine, at any later time. Lines of --setup (`module load …`,
+# `conda activate …`) run before the child in one bash, which then becomes the child. If a line fails, the attempt
+# fails with the output of the line.
 
 
 LAUNCH, EXIT = "launch.json", "exit.json"
-# Variables that the cluster sets for a job (devices, job ids); they are kept unless the launch overrides them …
+# Variables that the cluster sets for a job (devices, job ids). The values in the launch override them.
 GIVEN = ("CUDA_VISIBLE_DEVICES", "RAY_JOB_ID", "TMPDIR", "HOSTNAME")
-NODES = ("SLURM", "CUDA_MPS")  # … but for these: a coordinator in a job of its own has others
-# What --devices decides, whatever the lines of --setup do.
+# Prefixes of variables that only the cluster sets. The launch never overrides them, because its values may come from
+# the job in which the coordinator runs.
+NODES = ("SLURM", "CUDA_MPS")
+# Variables that --devices sets. Lines of --setup do not change them.
 _DECIDED = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
-SETUP_FAILED = 111  # exit code where a line of --setup failed
-OUTPUT = 2000  # bytes of its output in the message
+SETUP_FAILED = 111  # exit code after a line of --setup failed
+OUTPUT = 2000  # bytes of the line's output in the message
 REQUESTS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2, signal.SIGCONT)  # requests to end, from users or time limits
 _PR_SET_PDEATHSIG = 1
 
 
 class Keeper:
-    """Keeps one child. Construct it in a thread that lives as long as the child. `changes`: to its environment."""
+    """Keeps one child. Construct it in a thread that lives as long as the child.
+
+    changes: variables that are set or changed in the child's environment.
+    """
 
     def __init__(self, folder: Path, changes: Mapping[str, str] | None = None) -> None:
         launch = read_json(folder / LAUNCH) or {}
@@ -151,10 +158,10 @@ class Keeper:
                 start_new_session=True,
                 preexec_fn=_prepare,
             )
-        (folder / LAUNCH).unlink()  # no longer needed, and its environment may contain secrets
+        (folder / LAUNCH).unlink()  # the file is no longer needed, and its environment may contain secrets
 
     def wait(self) -> int:
-        """Wait for the child's end, record its exit code on disk, and return it."""
+        """Wait for the end of the child, record its exit code on the disk, and return it."""
         code = self._child.wait()
         if self._mark:
             end_marked(Path(self._mark))
@@ -169,11 +176,11 @@ class Keeper:
 
     @property
     def living(self) -> bool:
-        """Return whether the child lives; `wait` returns at once if not."""
+        """Whether the child lives. If it does not, `wait` returns at once."""
         return self._child.poll() is None
 
     def terminate(self) -> None:
-        """Send SIGTERM once: a second one would mean "at once", and clusters repeat their signals."""
+        """Send SIGTERM, but only once. A second SIGTERM would mean "at once", and clusters repeat their signals."""
         if not self._asked.is_set() and self.living:
             self._asked.set()
             self._child.terminate()
@@ -185,7 +192,10 @@ class Keeper:
 
 
 def after_setup(lines: Sequence[str], argv: Sequence[str], environment: Mapping[str, str]) -> Sequence[str]:
-    """The command after the lines; the first of them that fails ends it with SETUP_FAILED, and is named."""
+    """Return the command that runs the lines and then `argv`.
+
+    If a line fails, the command names the line and ends with SETUP_FAILED.
+    """
     if not lines:
         return argv
     script = []
@@ -193,16 +203,16 @@ def after_setup(lines: Sequence[str], argv: Sequence[str], environment: Mapping[
         said = shlex.quote(f"--setup {shlex.quote(line)} failed on the node {node_name()} (exit code")
         script += [line, f'(exit $?) || {{ __code=$?; echo {said} "$__code)."; exit {SETUP_FAILED}; }}']
     decided = [f"{name}={environment[name]}" for name in _DECIDED if name in environment]
-    # not as arguments of the bash: `source` would hand them on
+    # `argv` is not passed as arguments of bash, because `source` would pass them on
     return ["bash", "-c", "\n".join([*script, f"exec {shlex.join(['env', *decided, *argv])}"])]
 
 
 def run_child(folder: str) -> int:
-    """Keep one child in the main thread of a process; signals to this process are requests to end."""
+    """Keep one child in the main thread of a process. Signals to this process are requests to end."""
     keeper = Keeper(Path(folder))
 
     def ask(number: int, _frame: FrameType | None) -> None:
-        if number != signal.SIGCONT:  # clusters send it together with the others
+        if number != signal.SIGCONT:  # clusters send it together with other signals
             keeper.terminate()
 
     for number in REQUESTS:
@@ -211,28 +221,28 @@ def run_child(folder: str) -> int:
 
 
 def environment(wanted: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:
-    """The launch's environment, plus the node's own variables that belong to the job."""
+    """Return the environment of the launch, plus the variables that the cluster has set for the job."""
     kept = {name: value for name, value in wanted.items() if not name.startswith(NODES)}
     return {name: value for name, value in given.items() if name.startswith(GIVEN + NODES)} | kept
 
 
 def record_exit(folder: Path, code: int | None, withdrawn: str = "") -> None:
-    """Record how an attempt ended, for coordinators on any machine (see Exit)."""
+    """Record how an attempt ended, for coordinators on any machine (see `Exit`)."""
     write_json(folder / EXIT, {"code": code, "withdrawn": withdrawn, "host": node_name()})
 
 
 def recorded_exit(folder: Path) -> Exit | None:
-    """The end that a keeper has recorded; None if there is none yet."""
-    with contextlib.suppress(UserError):  # damaged, or the network disk does not answer
+    """Return the end that a keeper has recorded; None if there is none yet."""
+    with contextlib.suppress(UserError):  # the file is damaged, or the network disk does not answer
         if record := read_json(folder / EXIT):
             return Exit(record["code"], record["withdrawn"])
     return None
 
 
 def _prepare() -> None:
-    """Runs in the child before its program: let it die with the keeper, and ignore a cluster's notices.
+    """Let the child die with the keeper, and ignore a cluster's notices. This runs in the child before its program.
 
-    Slurm sends notices to every process of a job, which would end most programs.
+    Slurm sends notices as signals to every process of a job, and these signals would end most programs.
     """
     for number in (signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)

@@ -1,4 +1,4 @@
-"""The Engine contract: where children run. tests/conformance/test_engines.py holds every engine to it."""
+"""The interface `Engine`, which decides where children run. tests/conformance/test_engines.py checks every engine."""
 
 import os
 import sys
@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Self
 import experiments
 from experiments.jobs.devices.slots import Slot
 
-# -P: what lies in the working directory (queue.py, model/) is never imported in place of Python's modules or ours
+# -P: a file in the working directory, such as queue.py, never replaces a module of Python or of this program
 CHILD = (sys.executable, "-P", "-m", "experiments.child.run")
 _SCRUBBED = ("MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_ID", "MLFLOW_EXPERIMENT_NAME")
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
@@ -19,48 +19,49 @@ _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEX
 
 @dataclass(frozen=True)
 class Launch:
-    """The start of one attempt."""
+    """The command, environment, log and slot with which an attempt is started."""
 
     argv: Sequence[str]  # the whole command
-    environment: Mapping[str, str]  # complete, not an addition
+    environment: Mapping[str, str]  # the whole environment
     log: Path
     slot: Slot  # resources requested from a cluster; other engines use `environment`
 
 
 @dataclass(frozen=True)
 class Handle:
-    """A started child. `ref` can be stored as JSON and adopted by a later coordinator."""
+    """A started child. `ref` can be stored as JSON, and a later coordinator can adopt the child by it."""
 
     ref: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Exit:
-    """Exit status of a child: 0–255, negative for a signal, None if unknown."""
+    """The exit status of a child: 0 to 255, negative for a signal, None if unknown."""
 
     code: int | None
-    withdrawn: str = ""  # why it was withdrawn before anything had started it
+    withdrawn: str = ""  # why the attempt was withdrawn before it was started
 
 
 class Engine(ABC):
     """Starts and watches children.
 
-    An engine starts the child program of one attempt on one slot and reports when it has ended. It knows nothing of
-    runs, results or retries: with every engine the child reports by events in its attempt's folder, and the coordinator
-    decides from these. So the contract is small:
+    An engine starts the child program of one attempt on one slot, and reports when it has ended. It has no knowledge of
+    runs, results or retries. With every engine, the child writes events to its attempt's folder, and the coordinator
+    decides from these. So the interface is small:
 
-     - `start` returns once the child exists (or is submitted), with a Handle. Its `ref` is plain JSON: after this
-       coordinator's death another one finds the child again with `adopt(ref)`.
-     - The child runs in the coordinator's working directory with `launch.environment` over the inherited environment,
-       with stdout and stderr appended to `launch.log`, and outside of the coordinator's process group: Ctrl-C in the
-       terminal reaches only the coordinator, which then asks its children to stop.
-     - `poll` never blocks: None while the child lives, then an Exit, always the same one. The code is negative for a
-       signal, and None if it cannot be known (the process of an adopted child is not our child).
-     - `terminate` asks the child to save a checkpoint and end (SIGTERM, or the cluster's equivalent); `kill` ends it
-       and everything it started, at once, or as soon as a cluster does so. Both do nothing to an ended child: a process
-       id that the system has given to another process since is never signalled.
-     - `wait` returns after at most `timeout_s`, earlier if a child may have ended.
-     - `close` frees the engine's own resources. Children continue.
+     - `start` returns a Handle once the child exists (or is submitted). Its `ref` is plain JSON. After the death of
+       this coordinator, another coordinator finds the child with `adopt(ref)`.
+     - The child runs in the coordinator's working directory. Its environment is the inherited one, updated with
+       `launch.environment`. Its stdout and stderr are appended to `launch.log`. It is outside of the coordinator's
+       process group: Ctrl-C in the terminal reaches only the coordinator, which then asks its children to stop.
+     - `poll` never blocks. It returns None while the child lives, and after that always the same Exit. The code is
+       negative for a signal. It is None if it cannot be known, for example because an adopted process is not a child of
+       this process.
+     - `terminate` asks the child to save a checkpoint and end (SIGTERM, or the equivalent of a cluster). `kill` ends
+       the child and everything it started, at once or as soon as a cluster does so. Neither affects an ended child: the
+       engine never signals another process that has got the same process id.
+     - `wait` returns after at most `timeout_s`, and earlier if a child may have ended.
+     - `close` frees the resources of the engine. Children continue.
     """
 
     name: str
@@ -68,18 +69,22 @@ class Engine(ABC):
 
     @classmethod
     def configured(cls, settings: Mapping[str, str], folder: Path, at_once: int) -> Self:
-        """The engine as --engine and --engine-set name it. Raises UserError if it cannot be used here.
+        """Return the engine with the settings of --engine-set. Raise UserError if it cannot be used here.
 
-        folder: on a disk that all machines share, for the engine's own files. at_once: most children at a time.
+        folder: a folder on a disk that all machines share, for files of the engine. at_once: largest number of children
+        at a time.
         """
         return cls()
 
     @abstractmethod
     def start(self, launch: Launch) -> Handle:
-        """Start a child. Raises OSError if the machine cannot start one more."""
+        """Start a child. Raise OSError if the machine cannot start another one."""
 
     def start_all(self, launches: Sequence[Launch]) -> list[Handle | OSError]:
-        """Start several children; a cluster takes them in one request. An OSError stands for one that failed."""
+        """Start several children. A cluster takes them in one request.
+
+        A child that failed to start gives an OSError.
+        """
         return [self._try_to_start(launch) for launch in launches]
 
     def _try_to_start(self, launch: Launch) -> Handle | OSError:
@@ -94,7 +99,7 @@ class Engine(ABC):
 
     @abstractmethod
     def adopt(self, ref: Mapping[str, Any]) -> Handle | None:
-        """The child of a dead coordinator's `ref`; None if it has ended or cannot be found."""
+        """Return the child of an earlier coordinator's `ref`; None if it has ended or cannot be found."""
 
     @abstractmethod
     def poll(self, handle: Handle) -> Exit | None:
@@ -110,15 +115,15 @@ class Engine(ABC):
 
     @abstractmethod
     def wait(self, timeout_s: float) -> None:
-        """Return after at most `timeout_s`, earlier if a child may have ended."""
+        """Return after at most `timeout_s`, and earlier if a child may have ended."""
 
     @abstractmethod
     def close(self) -> None:
-        """Free the engine's own resources; children continue."""
+        """Free the resources of the engine. Children continue."""
 
 
 def child_environment(slot: Slot, threads: int) -> dict[str, str]:
-    """The complete environment of a child on `slot`: devices, threads, import path."""
+    """Return the complete environment of a child on `slot`: devices, threads, import path."""
     environment = dict(os.environ)
     for name in _SCRUBBED:
         environment.pop(name, None)
@@ -126,14 +131,17 @@ def child_environment(slot: Slot, threads: int) -> dict[str, str]:
     environment.pop("CUDA_VISIBLE_DEVICES", None)
     if slot.device is not None:
         environment["CUDA_VISIBLE_DEVICES"] = slot.device
-    environment.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # GPUs are numbered as by nvidia-smi
+    environment.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # GPUs are numbered as in nvidia-smi
     environment["PYTHONUNBUFFERED"] = "1"
     environment["PYTHONPATH"] = os.pathsep.join(import_path())
     return environment
 
 
 def import_path() -> list[str]:
-    """The user's PYTHONPATH, and this program's folder if that is a checkout: a child must find the same code."""
+    """Return the entries of the user's PYTHONPATH, and this program's folder if it is a checkout.
+
+    With these, a child finds the same code.
+    """
     home = Path(experiments.__file__).parent.parent
     named = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
     checkout = [] if home.name in ("site-packages", "dist-packages") else [str(home)]

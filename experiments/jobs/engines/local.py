@@ -1,8 +1,9 @@
-"""Children on this machine: forked from a server that has imported torch, or plain subprocesses.
+"""Children on this machine: forked from a server that has imported torch, or started as plain subprocesses.
 
-Importing torch takes seconds, forking a process that has it milliseconds (experiments/child/forkserver.py). If the
-server dies, its children continue and are watched by process id; new ones start as plain subprocesses. A process is
-identified by its id and start time (experiments/processes/process_identity.py), so a reused id is never signalled.
+Importing torch takes seconds. Forking a process that has imported it takes milliseconds
+(experiments/child/forkserver.py). If the server dies, its children continue and are watched by process id, and new
+children start as plain subprocesses. A process is identified by its id and start time
+(experiments/processes/process_identity.py). So another process with a reused id is never signalled.
 """
 
 import contextlib
@@ -24,14 +25,17 @@ from experiments.jobs.engines.engine import Engine, Exit, Handle, Launch, import
 from experiments.processes.process_identity import identify, is_alive
 from experiments.processes.processor import allocator
 
-# an optimizer's first use imports torch._dynamo, which takes as long as torch itself
+# The first use of an optimizer imports torch._dynamo, which takes as long as importing torch.
 PRELOAD = ("torch", "torch._dynamo", "numpy", "pydantic", "psutil", "sentencepiece", "sacrebleu", "safetensors.torch")
-LIGHT = ("experiments.child.ready",)  # for runs whose trainers have processes of their own
+LIGHT = ("experiments.child.ready",)  # preload for runs whose trainers run in separate processes
 log = logging.getLogger(__name__)
 
 
 class LocalEngine(Engine):
-    """Starts children on this machine. `preload`: modules of the fork server; `fork=False`: only subprocesses."""
+    """Starts children on this machine. preload: modules that the fork server imports.
+
+    fork: False starts only subprocesses.
+    """
 
     name = "local"
 
@@ -77,8 +81,8 @@ class LocalEngine(Engine):
         if not is_alive(handle.ref):
             return
         try:
-            os.killpg(pid, signal.SIGKILL)  # it leads its own session
-        except ProcessLookupError:  # not yet: it was forked just now
+            os.killpg(pid, signal.SIGKILL)  # the child leads a session
+        except ProcessLookupError:  # a child that was just forked does not lead it yet
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
@@ -117,25 +121,25 @@ class LocalEngine(Engine):
 
     @functools.cached_property
     def _allocator(self) -> dict[str, str]:
-        """Determined once: without tcmalloc the search takes 10 ms."""
+        """The variables of `allocator`, cached because the search for tcmalloc takes 10 ms."""
         return allocator()
 
 
-# --- The coordinator's side of the fork server: start children, learn of their exits
+# --- The coordinator's side of the fork server: start children, receive their exit codes
 
 
 READY_S = 120.0  # the first import of torch from a network disk may be slow
 
 
 class ForkServer:
-    """A server process that imports `preload` and then forks children. Ready some seconds after construction."""
+    """A server process that imports `preload` and then forks children. It is ready some seconds after construction."""
 
     def __init__(self, preload: Sequence[str]) -> None:
         self._codes: dict[int, int] = {}
         self._replies: list[dict[str, Any]] = []
         self._buffer = b""
         self._socket, theirs = socket.socketpair()
-        # one thread until a child sets its own number: a thread pool of the server would not survive the fork
+        # One thread, because a thread pool of the server would not survive a fork. Each child sets its own number.
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         environment |= {"PYTHONPATH": os.pathsep.join(import_path()), "PYTHONUNBUFFERED": "1", **allocator()}
         with theirs:
@@ -151,16 +155,16 @@ class ForkServer:
 
     @property
     def alive(self) -> bool:
-        """Return whether the server can start children."""
+        """Whether the server can start children."""
         return self._process is not None
 
     def fork(
         self, argv: Sequence[str], environment: Mapping[str, str], log: Path, out: Path | None = None
     ) -> int | None:
-        """The child's process id, or None if the server is gone. out: its standard output, if that is not the log.
+        """Fork a child and return its process id; None if the server has ended. out: file for stdout; None: the log.
 
-        Raises OSError if the machine cannot start a process, or if the server died while forking: then a child may
-        exist, and a second one in the same folder must not be started.
+        Raises OSError if the machine cannot start a process, or if the server died while forking. After an OSError, a
+        child may exist, so no second one may be started in the same folder.
         """
         if not self._answer("ready"):
             return None
@@ -176,7 +180,10 @@ class ForkServer:
         raise OSError(reply.get("error", "the fork server died while starting a child"))
 
     def _answer(self, *kinds: str) -> dict[str, Any]:
-        """The server's next message of these kinds; {} if it is gone. "ready" is sent once and kept."""
+        """Return the server's next message of one of these kinds; {} if the server has ended.
+
+        "ready" is sent once and stays available.
+        """
         while self.alive:
             for message in self._replies:
                 if set(kinds) & set(message):
@@ -188,21 +195,24 @@ class ForkServer:
         return {}
 
     def has_ended(self, pid: int) -> bool:
-        """Return whether the server has reported a child's end. While it lives, it reports every end."""
+        """Return whether the server has reported the end of a child. It reports every end while it lives."""
         if pid not in self._codes and self.alive:
             self._read(0)
         return pid in self._codes
 
     def exit_code(self, pid: int) -> int | None:
-        """A child's exit code; None if the server did not report it. Removed on reading, as process ids are reused."""
+        """Return a child's exit code; None if the server did not report it.
+
+        The code is removed when it is read, because process ids are reused.
+        """
         return self._codes.pop(pid, None)
 
     def wait(self, timeout_s: float) -> None:
-        """Return after at most `timeout_s`, earlier at a message of the server, such as a child's end."""
+        """Return after at most `timeout_s`, and earlier at a message of the server, such as the end of a child."""
         self._read(timeout_s)
 
     def _read(self, timeout_s: float) -> bool:
-        """Read the server's messages; False if there were none."""
+        """Read the server's messages. Return False if there are none."""
         readable, _, _ = select.select([self._socket], [], [], timeout_s)
         if not readable:
             return False
@@ -223,10 +233,10 @@ class ForkServer:
         return True
 
     def close(self) -> None:
-        """Close the connection; the server ends and its children continue."""
+        """Close the connection and end the server. Its children continue."""
         if self._process is None:
             return
-        self._process.kill()  # it has no state to lose, and must not serve a request any more
+        self._process.kill()  # the server has no state to lose, and must not serve another request
         self._process.wait()
         self._socket.close()
         self._process = None

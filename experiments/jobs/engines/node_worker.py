@@ -1,7 +1,8 @@
 """A node worker: the program that takes attempts and runs them on a node's slots until its time ends.
 
-The cluster's job is one such program. Near the end of its time, or before a preemption, its keeper sends SIGTERM: it
-takes nothing more, lets its runs save a checkpoint, and ends. The coordinator starts the rest again, on other workers.
+The cluster runs one such program as one job. Near the end of the job's time, or before a preemption, the keeper of the
+worker sends it SIGTERM. The worker then takes no more attempts, lets its runs save a checkpoint, and ends. The
+coordinator starts the unfinished runs again on other workers.
 """
 
 import logging
@@ -22,16 +23,16 @@ from experiments.jobs.engines.workers import BEGAN, FAILED, JOB, KILL, WORKER, W
 from experiments.store.checksummed import read_json, write_json
 
 LOOK_S = 0.5
-IDLE_S = 60.0  # without a run for so long, the worker ends, so that the node is free for others
+IDLE_S = 60.0  # the worker ends after this time without a run, so that others can use the node
 KNOWN_S = 120.0  # longest time between the worker's start and the coordinator's note of its job
-NODE_NAME = "\0ablations-node-worker"  # an abstract name: the kernel frees it at the end of its process
+NODE_NAME = "\0ablations-node-worker"  # an abstract socket name, which the kernel frees when the process ends
 _NODE = socket.socket(socket.AF_UNIX)
 log = logging.getLogger("node worker")
 
 
 @dataclass(frozen=True)
 class Running:
-    """An attempt on this node, and the devices whose shares it holds."""
+    """An attempt that runs on this node, and the devices that it holds shares of."""
 
     item: WorkItem
     devices: Sequence[str]
@@ -39,7 +40,7 @@ class Running:
 
 
 class NodeWorker:
-    """Runs attempts on `devices`: GPUs as CUDA_VISIBLE_DEVICES names them, or numbers of CPU slots."""
+    """Runs attempts on `devices`. They are GPUs as named in CUDA_VISIBLE_DEVICES, or numbers of CPU slots."""
 
     def __init__(self, items: WorkItems, name: str, node: Node, devices: Sequence[str]) -> None:
         self._items, self._name, self._node = items, name, node
@@ -49,7 +50,7 @@ class NodeWorker:
         self._stopping = False
 
     def run(self) -> None:
-        """Take and run attempts until the time ends, or until there are none for IDLE_S."""
+        """Take and run attempts until the worker's time ends, or until there is no attempt for IDLE_S."""
         signal.signal(signal.SIGTERM, self._stop)
         while not self._over():
             try:
@@ -57,7 +58,7 @@ class NodeWorker:
                 self._obey()
                 if not self._stopping:
                     self._take()
-            except (OSError, UserError) as error:  # the network disk may be away for a while
+            except (OSError, UserError) as error:  # the network disk may not answer for a while
                 log.warning("%s", error)
             time.sleep(LOOK_S)
 
@@ -78,7 +79,7 @@ class NodeWorker:
                 del self._running[name]
 
     def _obey(self) -> None:
-        """Pass on the end of this worker's time, and requests to end single attempts."""
+        """Pass requests on to the attempts: the end of the worker's time to all, other requests to single attempts."""
         if self._stopping:
             for one in self._running.values():
                 one.keeper.terminate()
@@ -88,7 +89,10 @@ class NodeWorker:
                 (keeper.kill if what == KILL else keeper.terminate)()
 
     def _take(self) -> None:
-        """Take items in their order. One that needs more than is free now keeps what is free until it has enough."""
+        """Take items in their order.
+
+        An item that needs more than is free now keeps later items waiting until it has enough.
+        """
         if not any(self._free.values()):
             return
         for item in self._items.waiting():
@@ -101,7 +105,10 @@ class NodeWorker:
                 self._start(item, devices)
 
     def _suited(self, item: WorkItem) -> list[str]:
-        """Devices with enough free shares for an item, emptiest first; as many as it needs, or fewer."""
+        """Return at most as many devices as an item needs.
+
+        Each has enough free shares, and those with the most come first.
+        """
         enough = [device for device, free in self._free.items() if free >= item.shares]
         return sorted(enough, key=lambda device: -self._free[device])[: item.devices]
 
@@ -123,7 +130,7 @@ class NodeWorker:
 
 
 def work_in(folder: Path) -> None:
-    """The whole life of the worker in `folder`. Raises UserError if it cannot work on this node."""
+    """Run the worker of `folder` until it ends. Raise UserError if it cannot work on this node."""
     node = Node(**(read_json(folder / WORKER) or {}))
     devices = _devices(node)
     _wait_until_known(folder)
@@ -137,7 +144,7 @@ def _devices(node: Node) -> list[str]:
     if node.kind == "cpu":
         return [str(number) for number in range(node.devices)]
     given = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
-    if not given:  # the cluster leaves it to its users
+    if not given:  # on this cluster, users choose the GPUs of a node
         try:
             _NODE.bind(NODE_NAME)
         except OSError:
@@ -156,7 +163,10 @@ def _devices(node: Node) -> list[str]:
 
 
 def _wait_until_known(folder: Path) -> None:
-    """Wait until a coordinator has noted the cluster's job: what an unknown worker ran would be started again."""
+    """Wait until a coordinator has recorded the cluster's job.
+
+    The attempts of an unknown worker would be started twice.
+    """
     until = time.monotonic() + KNOWN_S
     while not any(path.name == JOB for path in folder.iterdir()):
         if time.monotonic() > until:

@@ -1,10 +1,10 @@
-"""Children as Slurm jobs, one each, submitted through submitit as arrays. Needs the extra [slurm].
+"""Children as Slurm jobs, one job for each child, submitted through submitit as arrays. Needs the extra [slurm].
 
-- Time limits and preemption: Slurm sends a signal `signal_delay_s` before the end. The child saves a checkpoint, its
-  job waits again and is submitted again. Slurm's own requeueing is switched off, because a second start in the same
-  attempt's folder would mix two attempts.
-- Slurm's accounting is not used, because many clusters do not let users read it: squeue lists the jobs that are left,
-  and the keeper's file shows which have ended.
+- Time limits and preemption: Slurm sends a signal `signal_delay_s` before the end. The child saves a checkpoint, and
+  its job in the queue waits and is submitted again. Slurm's requeueing is switched off, because a second start in the
+  same attempt's folder would mix two attempts.
+- Accounting: it is not used, because many clusters do not let users read it. squeue lists the jobs that exist, and the
+  keeper's file shows which children have ended.
 """
 
 import subprocess
@@ -28,9 +28,10 @@ OVER = (
 
 
 class SlurmEngine(ClusterEngine):
-    """`folder`, on the shared disk, is for submitit's files; `settings` are sbatch's options by their long names.
+    """Starts each child as a Slurm job. folder: a folder on the shared disk for submitit's files.
 
-    One setting is our own: `signal_delay_s`, the time between the signal to save and end, and the time limit.
+    settings: sbatch's options by their long names. The setting `signal_delay_s` belongs to this program. It is the time
+    between the signal to save and end, and the time limit.
     """
 
     name = "slurm"
@@ -55,7 +56,7 @@ class SlurmEngine(ClusterEngine):
             names |= zip(mine, self._submit_array(mine, *slot), strict=True)
         now = time.monotonic()
         self._states |= dict.fromkeys(names.values(), ("PENDING", ""))
-        self._asked_at = max(self._asked_at, now - ASK_EVERY_S / 2)  # squeue may list them a little later
+        self._asked_at = max(self._asked_at, now - ASK_EVERY_S / 2)  # squeue may list the jobs a little later
         return [names[folder] for folder in folders]
 
     def _submit_array(self, folders: Sequence[Path], kind: str, cores: int, count: int) -> list[str]:
@@ -94,7 +95,7 @@ class SlurmEngine(ClusterEngine):
         return not self._answered or (name in self._states and self._states[name][0] not in OVER)
 
     def _ask(self) -> None:
-        """Update the list of jobs; keep the old one while Slurm does not answer."""
+        """Update the list of jobs. Keep the old list while Slurm does not answer."""
         if time.monotonic() - self._asked_at < ASK_EVERY_S:
             return
         self._asked_at = time.monotonic()
@@ -109,7 +110,7 @@ class SlurmEngine(ClusterEngine):
         return f"waits in Slurm ({reason})" if state == "PENDING" else ""
 
     def terminate(self, handle: Handle) -> None:
-        """Send a signal to a running job; cancel one that still waits in Slurm."""
+        """Send SIGTERM to a running job. Cancel a job that still waits in Slurm."""
         job = str(handle.ref["id"])
         if self._holds(job):
             if self._states.get(job, ("", ""))[0] in ("PENDING", ""):
@@ -117,7 +118,7 @@ class SlurmEngine(ClusterEngine):
             _command("scancel", "--state=RUNNING", "--signal=TERM", job)
 
     def kill(self, handle: Handle) -> None:
-        """Cancel the job: Slurm sends SIGTERM, and SIGKILL after its KillWait (30 s by default)."""
+        """Cancel the job. Slurm sends SIGTERM, and then SIGKILL after its KillWait (30 s by default)."""
         if self._holds(str(handle.ref["id"])):
             _command("scancel", str(handle.ref["id"]))
 
@@ -127,7 +128,7 @@ def _shape(slot: Slot) -> tuple[str, int, int]:
 
 
 def _command(*arguments: str) -> str | None:
-    """A Slurm command's output; None if it failed."""
+    """Return the output of a Slurm command; None if it failed."""
     try:
         done = subprocess.run(arguments, capture_output=True, text=True, timeout=COMMAND_S, check=True)
     except (OSError, subprocess.SubprocessError):

@@ -1,9 +1,10 @@
-"""Node workers: jobs of a cluster that take one attempt after the other, instead of one job per attempt.
+"""Node workers: jobs of a cluster that run many attempts one after the other, instead of one job per attempt.
 
-An attempt becomes a work item on the shared disk; a node worker takes it (node_worker.py), by itself and in the order
-of the items. This engine keeps as many workers alive as items need, at most `WorkerPool.workers`: it submits them
-through another engine, as whose children they start, get their signals and are adopted. Where workers end, by their
-time limit or with their node, their attempts end as those of any engine do, and the coordinator starts new ones.
+An attempt becomes a work item on the shared disk. Node workers (node_worker.py) take the items by themselves, in the
+order of the items. This engine keeps as many workers alive as the items need, but at most `WorkerPool.workers`. Another
+engine submits the workers: they are children of that engine, which starts, signals and adopts them. If a worker ends,
+because of its time limit or with its node, its attempts end like those of any engine, and the coordinator starts new
+ones.
 """
 
 import contextlib
@@ -26,14 +27,16 @@ from experiments.store.checksummed import read_json, write_json
 from experiments.store.durable import remove_folder
 
 # --- Work items: attempts for node workers, as files on the disk that all machines share
+#
 #     workers/items/<name>               an attempt that no worker has taken
-#     workers/requests/<name>.stop       a request to end one after a checkpoint; .kill: at once
+#     workers/requests/<name>.stop       a request to end an attempt after a checkpoint; .kill: at once
 #     workers/<worker>/taken/<name>      an attempt of this worker; removed once its end is recorded
-#     workers/<worker>/worker.json       what the worker has to offer
-#     workers/<worker>/job.json          the cluster's job; a worker takes nothing before it is known
+#     workers/<worker>/worker.json       the slots of the worker (`Node`)
+#     workers/<worker>/job.json          the cluster's job; a worker takes no attempt before this file exists
 #     workers/<worker>/began.json, failed.json, log.txt
-# A worker takes an item by renaming it, which only one can do. Folders are listed and files not asked for by name,
-# because a network disk may answer for a while that a new file does not exist.
+#
+# A worker takes an item by renaming its file, which only one worker can do. The code lists folders instead of checking
+# for files by name, because a network disk may report for a while that a new file does not exist.
 
 
 WORKER, JOB, BEGAN, FAILED = "worker.json", "job.json", "began.json", "failed.json"
@@ -42,9 +45,9 @@ STOP, KILL = ".stop", ".kill"
 
 @dataclass(frozen=True)
 class WorkItem:
-    """An attempt, and the slots that it needs: `shares` of each of `devices`."""
+    """An attempt and the slots that it needs: `shares` shares of each of `devices` devices."""
 
-    name: str  # by age
+    name: str  # names sort by age
     folder: str
     kind: str
     devices: int = 1
@@ -55,12 +58,12 @@ class WorkItem:
         return self.devices * self.shares
 
     def fits(self, node: Node) -> bool:
-        """Return whether such a node, with nothing else on it, can run the attempt."""
+        """Return whether an otherwise idle node of this kind can run the attempt."""
         return self.kind == node.kind and self.devices <= node.devices and self.shares <= node.shares
 
 
 class WorkItems:
-    """The work items of a store; the workers of one engine take them."""
+    """The work items of a store, which the workers of one engine take."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -75,42 +78,45 @@ class WorkItems:
         write_json(self._waiting / item.name, asdict(item))
 
     def waiting(self) -> list[WorkItem]:
-        """WorkItems that no worker has taken, oldest first."""
+        """Return the items that no worker has taken, oldest first."""
         found = (self._item(self._waiting / name) for name in names(self._waiting))
         return [item for item in found if item]
 
     def taken(self, worker: str) -> list[WorkItem]:
-        """WorkItems of a worker whose end is not recorded yet."""
+        """Return the items of a worker whose end is not recorded yet."""
         folder = self.folder / worker / "taken"
         return [item for name in names(folder) if (item := self._item(folder / name))]
 
     def take(self, item: WorkItem, worker: str) -> bool:
-        """Take an item for a worker; False if it is gone."""
+        """Take an item for a worker. Return False if another worker has taken it."""
         mine = self.folder / worker / "taken" / item.name
-        with contextlib.suppress(OSError):  # a server may answer so though it has renamed the file
+        with contextlib.suppress(OSError):  # a server may report an error although it has renamed the file
             (self._waiting / item.name).rename(mine)
         return mine.exists()
 
     def withdraw(self, name: str, attempt: Path, why: str) -> bool:
-        """Remove an item that no worker has taken, and record that its attempt was not begun; False if one has."""
+        """Remove an item that no worker has taken, and record that its attempt did not begin.
+
+        Returns False if a worker has taken the item.
+        """
         try:
             (self._waiting / name).unlink()
         except OSError:
             return False
-        (attempt / LAUNCH).unlink(missing_ok=True)  # its environment may contain secrets
+        (attempt / LAUNCH).unlink(missing_ok=True)  # the environment in it may contain secrets
         record_exit(attempt, None, why)
         return True
 
     def request(self, name: str, what: str) -> None:
-        """Ask the worker that has taken an item to end its attempt: STOP or KILL."""
+        """Ask the worker that has taken an item to end its attempt: STOP (after a checkpoint) or KILL."""
         (self._requests / f"{name}{what}").touch()
 
     def requests(self) -> list[tuple[str, str]]:
-        """(item, STOP or KILL) of all requests."""
+        """Return all requests as (item, STOP or KILL)."""
         return [(Path(name).stem, Path(name).suffix) for name in names(self._requests)]
 
     def done(self, name: str, worker: str) -> None:
-        """Forget an item whose end is recorded."""
+        """Remove the files of an item whose end is recorded."""
         for path in (
             self.folder / worker / "taken" / name,
             *(self._requests / f"{name}{what}" for what in (STOP, KILL)),
@@ -118,28 +124,28 @@ class WorkItems:
             path.unlink(missing_ok=True)
 
     def workers(self) -> Iterator[Path]:
-        """Folders of workers with a known job."""
+        """Yield the folders of the workers whose cluster job is known."""
         with contextlib.suppress(FileNotFoundError), os.scandir(self.folder) as entries:
             yield from (Path(entry.path) for entry in entries if JOB in names(Path(entry.path)))
 
     def _item(self, path: Path) -> WorkItem | None:
         if path.name not in self._read:
             record = read_json(path)
-            if record is None:  # taken just now
+            if record is None:  # a worker has just taken the item
                 return None
             self._read[path.name] = WorkItem(**{name: record[name] for name in WorkItem.__dataclass_fields__})
         return self._read[path.name]
 
 
 def names(folder: Path) -> list[str]:
-    """The files in a folder, sorted, without hidden ones; none if it does not exist."""
+    """Return the sorted names of the files in a folder, without hidden ones; [] if the folder does not exist."""
     try:
         return sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
     except (FileNotFoundError, NotADirectoryError):
         return []
 
 
-# --- The node workers of a store: find those that live, submit more while attempts wait, judge those that have ended
+# --- The node workers of a store: find living ones, submit more while attempts wait, examine those that have ended
 
 
 TRIES = 3  # workers in a row that may end before they begin
@@ -149,25 +155,28 @@ SAFE = "No run was lost. Continue with the same command."
 
 @dataclass(frozen=True)
 class WorkerPool:
-    """At most so many workers at a time, each with the slots of `node`."""
+    """The largest number of workers at a time, and the slots of each."""
 
     workers: int
     node: Node
 
 
 class Workers:
-    """`living` are those that the cluster still has, by the name of their folder. `why`: why the last one failed."""
+    """The node workers of a store.
+
+    living: folder name → handle of each worker that the cluster still has. why: why the last worker failed.
+    """
 
     def __init__(self, cluster: ClusterEngine, items: WorkItems, pool: WorkerPool | None) -> None:
         self._cluster, self._items, self._pool = cluster, items, pool
         self.living: dict[str, Handle] = {}
         self.why = ""
         self._nodes: dict[str, Node] = {}
-        self._misses = 0  # workers in a row that ended before they began
-        self._hopeless = False  # another worker would end the same way
+        self._misses = 0  # number of workers in a row that ended before they began
+        self._hopeless = False  # whether another worker would end in the same way
 
     def look(self) -> None:
-        """Adopt workers of earlier coordinators, and take leave of those that have ended."""
+        """Adopt workers of earlier coordinators, and remove those that have ended."""
         for folder in self._items.workers():
             if folder.name not in self.living:
                 self._find(folder)
@@ -176,7 +185,7 @@ class Workers:
                 self._gone(name)
 
     def keep_alive(self) -> None:
-        """Submit workers for the work items that there are. Raises UserError if workers end before they begin."""
+        """Submit as many workers as the work items need. Raise UserError if workers end before they begin."""
         pool = self._pool
         if pool is None:
             return
@@ -190,17 +199,17 @@ class Workers:
             self._submit(wanted - len(self.living), pool)
 
     def serve(self, item: WorkItem) -> bool:
-        """Return whether there is or will be a worker for an item that waits."""
+        """Return whether a worker can take a waiting item, now or once it is submitted."""
         nodes = [self._nodes[name] for name in self.living] + ([self._pool.node] if self._pool else [])
         return any(item.fits(node) for node in nodes)
 
     def reasons(self) -> list[str]:
-        """Return the reasons why submitted workers have not begun, each once."""
+        """Return the distinct reasons why submitted workers have not begun."""
         found = [self._cluster.waiting_for(worker) for name, worker in self.living.items() if not self._began(name)]
         return list(dict.fromkeys(filter(None, found)))
 
     def end(self) -> None:
-        """Ask all of them to end after checkpoints."""
+        """Ask all workers to end after checkpoints."""
         for worker in self.living.values():
             self._cluster.terminate(worker)
 
@@ -262,7 +271,7 @@ class Workers:
 
 
 def _forget(folder: Path) -> None:
-    """A worker has ended: remove its folder, or only the note of its job if its log may say why it ended."""
+    """Remove the folder of an ended worker. If its log may show why it ended, rename only the record of its job."""
     ended = recorded_exit(folder)
     if (ended is not None and ended.code == 0) or "log.txt" not in names(folder):
         remove_folder(folder)
@@ -273,26 +282,26 @@ def _forget(folder: Path) -> None:
 # --- The engine
 
 
-AGAIN_S = 60.0  # until the next try after the cluster has refused a worker
+AGAIN_S = 60.0  # time until the next try after the cluster has refused a worker
 UNTAKEN = "no node worker had taken it"
 log = logging.getLogger(__name__)
 
 
 class NodeWorkers(ClusterEngine):
-    """Starts attempts by node workers, which are children of `inner`; without a pool, by `inner` itself.
+    """Starts attempts by node workers, which are children of `inner`. Without a pool, `inner` starts the attempts.
 
-    In both cases it adopts attempts of either kind. `folder`: of the store.
+    In both cases it adopts attempts that were started in either way. folder: folder of the store.
     """
 
     def __init__(self, inner: ClusterEngine, folder: Path, pool: WorkerPool | None = None) -> None:
         super().__init__()
         self.name = inner.name
-        if pool:  # a worker needs none, its runs do
+        if pool:  # the lines of --setup are for the runs, not for the worker
             self.setup, inner.setup = inner.setup, ()
         self._inner, self._pool = inner, pool
         self._items = WorkItems(folder / "workers")
         self._workers = Workers(inner, self._items, pool)
-        self._places: dict[str, str] = {}  # item → the worker that has taken it, or ""
+        self._places: dict[str, str] = {}  # item → the worker that has taken it; "" if it waits
         self._looked, self._keep_alive_at = -LOOK_EVERY_S, 0.0
         if pool:
             self._items.create()
@@ -325,7 +334,7 @@ class NodeWorkers(ClusterEngine):
         return name in self._places
 
     def _look(self, *, now: bool = False) -> None:
-        """Look again, unless that was just done, which workers live and where the items are."""
+        """Update which workers live and where the items are, unless that was done less than LOOK_EVERY_S ago."""
         if not now and time.monotonic() - self._looked < LOOK_EVERY_S:
             return
         self._looked = time.monotonic()
@@ -373,7 +382,7 @@ class NodeWorkers(ClusterEngine):
         return self._items.withdraw(str(handle.ref["id"]), Path(handle.ref["folder"]), why)
 
     def wait(self, timeout_s: float) -> None:
-        """Wait, and replace workers that have ended. Raises UserError if none lives and none can start."""
+        """Wait, and replace workers that have ended. Raise UserError if no worker lives and none can start."""
         if time.monotonic() >= self._keep_alive_at:
             self._keep_alive_at = time.monotonic() + LOOK_EVERY_S
             self._look()
@@ -387,7 +396,7 @@ class NodeWorkers(ClusterEngine):
         time.sleep(timeout_s)
 
     def close(self) -> None:
-        """End the workers if they have nothing to do; else they continue, and end when they have nothing to do."""
+        """End the workers if there is no attempt. Otherwise they continue, and end by themselves when they are idle."""
         if self._pool:
             self._look(now=True)
             if not self._places:

@@ -1,7 +1,7 @@
 """A job: one run in the queue.
 
-`Job`: what to run. `Member`: a table that the run belongs to. `JobStatus`: its state, for display.
-`Waiting`, `Claimed` and `Ending`: what the coordinator reads and writes.
+`Job` describes what to run. `Member` is a table row that the run belongs to. `JobStatus` is the job's state for
+display. The coordinator reads and writes `Waiting`, `Claimed` and `Ending`.
 """
 
 import json
@@ -22,7 +22,10 @@ from experiments.store.retention import Keep, union
 
 
 class State(StrEnum):
-    """State of a job: waiting → running → finished | failed | cancelled; running → waiting to be resumed."""
+    """State of a job: waiting → running → finished | failed | cancelled.
+
+    A run to be resumed goes from running to waiting.
+    """
 
     WAITING = "waiting"
     RUNNING = "running"
@@ -32,17 +35,17 @@ class State(StrEnum):
 
     @property
     def ended(self) -> bool:
-        """Return whether the job has ended: finished, failed or cancelled."""
+        """Whether the job has ended: finished, failed or cancelled."""
         return self in (State.FINISHED, State.FAILED, State.CANCELLED)
 
 
 class Outcome(StrEnum):
-    """Result of one attempt; kept in the queue's history."""
+    """Result of one attempt, stored in the queue's history."""
 
     FINISHED = "finished"  # everything requested is done
-    PREEMPTED = "preempted"  # stopped on request, after a checkpoint
-    KILLED = "killed"  # ended without a message: SIGKILL, a crash, the kernel's out-of-memory killer
-    HUNG = "hung"  # stopped after no events for too long
+    PREEMPTED = "preempted"  # the attempt was stopped on request, after a checkpoint
+    KILLED = "killed"  # the attempt ended without a message: SIGKILL, a crash, the kernel's out-of-memory killer
+    HUNG = "hung"  # the attempt was stopped, because it wrote no events for too long
     OUT_OF_MEMORY = FailureClass.OUT_OF_MEMORY
     DISK_FULL = FailureClass.DISK_FULL
     DIVERGED = FailureClass.DIVERGED
@@ -56,7 +59,7 @@ class Outcome(StrEnum):
 
 
 class Member(NamedTuple):
-    """A run's place in a table; the same run may belong to several tables."""
+    """A row of a table that a run belongs to. A run may belong to several tables."""
 
     study: str
     profile: str
@@ -67,52 +70,54 @@ class Member(NamedTuple):
 
 @dataclass(frozen=True)
 class Job:
-    """A request for one run: its training, evaluations, and the checkpoints to keep."""
+    """A request for one run: its training, its evaluations, and the checkpoints to keep."""
 
     spec: RunSpec
     train: bool = True  # false: only evaluate existing weights
     evaluations: tuple[EvaluationSpec, ...] = ()
     renew: Mapping[str, int] = field(default_factory=dict)  # stale eval_id → the attempt whose evaluation is replaced
-    prepared_key: str = ""  # equal for jobs that share a preparation; if unset, their settings decide
-    memory_gb: float = 0.0  # predicted, on the CPU; 0: unknown
-    gpu_memory_gb: float = 0.0  # the same on a GPU
-    devices: int = 1  # devices that train it together
-    priority: int = 0  # higher first
-    turn: int = 0  # lower first: the first seeds of all rows (base, then large published changes), the second ones, …
+    prepared_key: str = ""  # equal for jobs that share a preparation; "": the settings decide
+    memory_gb: float = 0.0  # predicted memory on the CPU; 0: unknown
+    gpu_memory_gb: float = 0.0  # predicted memory on a GPU; 0: unknown
+    devices: int = 1  # number of devices that train the run together
+    priority: int = 0  # jobs with a higher priority start first
+    # Jobs with a lower turn start first: the first seeds of all rows, then the second ones, and so on. Among the rows,
+    # base comes first, and then those with large published changes.
+    turn: int = 0
     members: tuple[Member, ...] = ()
     rerun_after: int = 0  # results of attempts up to this number are stale: train again
-    keeps: tuple[Keep, ...] = ()  # checkpoints that all requests for this run need
+    keeps: tuple[Keep, ...] = ()  # checkpoints that the requests for this run need
     continues: tuple[str, ...] = ()  # run_ids of shorter runs of the same schedule, longest first
-    limit: int | None = None  # examples of each set that evaluations take, for `run --smoke`; None: all
-    read_by: tuple[EvaluationSpec, ...] = ()  # evaluations of ensembles, which need its checkpoints
-    read_at: tuple[int, ...] = ()  # steps after which branches begin: need these checkpoints
+    limit: int | None = None  # number of examples of each set to evaluate, for `run --smoke`; None: all
+    read_by: tuple[EvaluationSpec, ...] = ()  # evaluations of ensembles that need checkpoints of this run
+    read_at: tuple[int, ...] = ()  # steps after which branches begin, which need the checkpoints of these steps
 
     @property
     def run_id(self) -> str:
-        """The run's identity."""
+        """The run_id of the run."""
         return self.spec.run_id
 
     @property
     def inputs_key(self) -> str:
-        """Equal for jobs that share one preparation."""
+        """A digest that is equal for jobs that share one preparation."""
         settings = {k: v for k, v in self.spec.config.items() if k not in ("seed", "evaluation")}
         inputs = without_runs(self.spec.inputs)
         return digest({"task": self.spec.task, "inputs": inputs, "prepared": self.prepared_key or settings})
 
     @property
     def total_steps(self) -> int | None:
-        """Steps of the training; None if unknown or if the job only evaluates."""
+        """Number of steps of the training; None if it is unknown or if the job only evaluates."""
         return self.spec.steps if self.train else None
 
     def to_json(self) -> dict[str, Any]:
-        """All fields except the members, which have their own table."""
+        """Return all fields except the members, which the queue stores in another table."""
         values = asdict(self)
         del values["members"]
         return values
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any], members: tuple[Member, ...] = ()) -> "Job":
-        """Read a job of `to_json`. Raises TypeError, KeyError or ValueError for missing and for unknown fields."""
+        """Return the job of a `to_json`. Raise TypeError, KeyError or ValueError for missing and for unknown fields."""
         read: dict[str, Any] = {
             "spec": RunSpec.from_json(values["spec"]),
             "keeps": union(values["keeps"]),
@@ -123,7 +128,7 @@ class Job:
 
 
 def merge(old: Job, new: Job) -> Job:
-    """Join two requests for one run into one job; for a run requested again before its end."""
+    """Join two requests for one run into one job, if the run is requested again before its end."""
     evaluations = {item.eval_id: item for item in old.evaluations}
     for item in new.evaluations:
         if item.eval_id not in evaluations or item.eval_id in new.renew:
@@ -145,17 +150,17 @@ def merge(old: Job, new: Job) -> Job:
 
 @dataclass(frozen=True)
 class JobStatus:
-    """A job as `status` shows it. Times are Unix seconds."""
+    """A job in the form that `status` shows. Times are Unix seconds."""
 
     run_id: str
     state: State
     seed: int
     priority: int
     cost: float
-    attempt: int  # number of the last attempt; 0: none yet
+    attempt: int  # number of the last attempt; 0: there is none
     step: int | None
     total: int | None
-    doing: str  # "training", "evaluating dev" …; or why it waits
+    doing: str  # "training", "evaluating dev" …, or why the job waits
     slot: str
     error: str
     error_class: str
@@ -163,50 +168,50 @@ class JobStatus:
     started: float | None
     ended: float | None
     left_s: float | None  # predicted seconds of training left
-    held: str = ""  # why it is not started (trust.py)
+    held: str = ""  # why the job is held; "" if it is not
     members: tuple[Member, ...] = ()
 
 
 @dataclass(frozen=True)
 class Waiting:
-    """The scheduler's view of a waiting job."""
+    """A waiting job in the form that the scheduler uses."""
 
     run_id: str
     priority: int
     cost: float
     kind: str  # the device kind that its first attempt pinned; "": any
     inputs_key: str
-    memory_gb: float = 0.0  # predicted, on the CPU; 0: unknown
-    devices: int = 1  # devices that train it together
-    alone: bool = False  # needs its own device after running out of memory beside others (0 or 1 from the queue)
-    gpu_memory_gb: float = 0.0  # predicted, on a GPU; 0: unknown
+    memory_gb: float = 0.0  # predicted memory on the CPU; 0: unknown
+    devices: int = 1  # number of devices that train the run together
+    alone: bool = False  # the job needs a whole device, because memory ran out next to other runs (0 or 1 in the queue)
+    gpu_memory_gb: float = 0.0  # predicted memory on a GPU; 0: unknown
     turn: int = 0
-    steps: int | None = None  # of the training, also if the job only evaluates; None if unknown
+    steps: int | None = None  # number of training steps, also if the job only evaluates; None if unknown
 
     def needs_gb(self, kind: str) -> float:
-        """Predicted GB on a device of that kind."""
+        """Return the predicted GB on a device of that kind."""
         return self.gpu_memory_gb if kind == "cuda" else self.memory_gb
 
 
 @dataclass(frozen=True)
 class Claimed:
-    """A job in full, with the state left by its attempts."""
+    """A job in full, with the state that its attempts have left."""
 
     job: Job
     attempt: int
     pinned: Mapping[str, Any]
     best: int  # best progress of its attempts (../attempts/outcomes.py)
-    stalls: int  # attempts in a row that ended without passing it
+    stalls: int  # number of attempts in a row that did not improve `best`
     ref: Mapping[str, Any] | None = None  # the engine's reference to the running child
     slot: str = ""
-    alone: bool = False  # it has its own device, after running out of memory beside others
-    hangs: int = 0  # attempts in a row that hung, or whose device failed
-    signed: bool = False  # signed by this user (trust.py)
+    alone: bool = False  # the job has a whole device, because memory ran out next to other runs
+    hangs: int = 0  # number of attempts in a row that hung, or whose device failed
+    signed: bool = False  # whether this user has signed the job (trust.py)
 
 
 @dataclass(frozen=True)
 class Ending:
-    """Result of an attempt, and the next state of its job."""
+    """The result of an attempt, and the next state of its job."""
 
     state: State
     outcome: Outcome
@@ -219,22 +224,21 @@ class Ending:
     alone: bool = False
 
     def __post_init__(self) -> None:
-        """Mask credentials: the texts go to the queue, to MLflow and to people."""
+        """Mask credentials, because the texts are shown in the queue, in MLflow and in the terminal."""
         object.__setattr__(self, "error", masked(self.error))
         object.__setattr__(self, "detail", masked(self.detail))
 
 
-# --- The JSON columns of the queue
-# They determine results and identify processes, so they are records with a checksum.
+# --- The JSON columns of the queue. They have checksums, because they determine results and identify processes.
 
 
 def to_text(values: Mapping[str, Any]) -> str:
-    """Serialise a record with its checksum."""
+    """Return a record with its checksum as JSON text."""
     return json.dumps(with_checksum(values))
 
 
 def from_text(text: Any, run_id: str) -> dict[str, Any]:
-    """Read a record of `to_text`. Raises Damaged."""
+    """Return the record in a text of `to_text`. Raise Damaged if it does not match its checksum."""
     try:
         return without_checksum(json.loads(text))
     except (ValueError, TypeError, RecursionError) as error:
@@ -242,10 +246,10 @@ def from_text(text: Any, run_id: str) -> dict[str, Any]:
 
 
 def job_from(text: Any, run_id: str, members: tuple[Member, ...] = ()) -> Job:
-    """Read the job of a run. Raises Damaged if the text is not its job."""
+    """Return the job in a text. Raise Damaged if the text is not the job of this run."""
     try:
         job = Job.from_json(from_text(text, run_id), members)
-    except (TypeError, KeyError, ValueError) as error:  # a field is missing or of another type
+    except (TypeError, KeyError, ValueError) as error:  # a field is missing or has a wrong type
         raise damaged(run_id, str(error)) from None
     if job.run_id != run_id:
         raise damaged(run_id, "it belongs to another run")
@@ -253,7 +257,7 @@ def job_from(text: Any, run_id: str, members: tuple[Member, ...] = ()) -> Job:
 
 
 def damaged(run_id: str, why: str) -> Damaged:
-    """The error for a damaged queue entry."""
+    """Return the error for a damaged queue entry."""
     return Damaged(
         f"The queue's entry of run {run_id} is damaged ({why}). Trained results are not lost. Write the entry again "
         "with `ablations run` or `ablations queue`."

@@ -1,7 +1,7 @@
-"""Convert the entries of a queue of version 0.1.0, whose jobs had the fields of a RunSpec among their own ones.
+"""Convert the entries of a queue of version 0.1.0. Its jobs contained the fields of a RunSpec directly.
 
-An entry keeps its state and its attempts. If this user signed it, it is signed again. A damaged entry stays as it is
-and fails by itself when it is read.
+An entry keeps its state and its attempts. If this user signed it, it is signed again. A damaged entry stays as it is.
+Only its run fails when the entry is read.
 """
 
 import sqlite3
@@ -17,7 +17,7 @@ from experiments.store.retention import Keep, union
 from experiments.store.run_names import named_by_of, recorded_name
 from experiments.store.spec import read_evaluations
 
-VERSION_0_1_0 = 9  # of the queue
+VERSION_0_1_0 = 9  # the queue version of version 0.1.0 of this program
 _SAME = (
     "train", "prepared_key", "memory_gb", "gpu_memory_gb", "devices", "priority", "turn", "rerun_after", "keeps",
     "continues", "limit", "read_at",
@@ -25,7 +25,7 @@ _SAME = (
 
 
 def convert(connection: sqlite3.Connection) -> None:
-    """Rewrite all entries, inside a transaction of the caller."""
+    """Rewrite all entries inside a transaction of the caller."""
     for run_id, text, signature in connection.execute("SELECT run_id, spec, signature FROM jobs").fetchall():
         try:
             spec = to_text(_converted(from_text(text, run_id)))
@@ -43,5 +43,5 @@ def _converted(values: Mapping[str, Any]) -> dict[str, Any]:
     same |= {"keeps": keeps, "continues": tuple(values["continues"]), "read_at": tuple(values["read_at"])}
     spec = recorded_spec(values)
     if spec.named_by is None and (name := recorded_name(spec.run_id, values, values["config"], spec.inputs)):
-        spec = replace(spec, named_by=named_by_of(name))  # of a user's trainer
+        spec = replace(spec, named_by=named_by_of(name))  # the run of a user's trainer
     return Job(spec, evaluations=evaluations, renew=renewed, read_by=read_by, **same).to_json()

@@ -1,8 +1,8 @@
-"""The queue: jobs in SQLite, safe for any number of processes at once.
+"""The queue: jobs in SQLite. Any number of processes may use it at once.
 
-Every change is one BEGIN IMMEDIATE transaction. Any process may call `enqueue`, `cancel` and `retry` at any time; only
-the coordinator claims and finishes jobs (work_queue.py). The queue is disposable: results are in the store, and
-`ablations queue` fills it again.
+Every change is one BEGIN IMMEDIATE transaction. Any process may call `enqueue`, `cancel` and `retry` at any time. Only
+the coordinator claims and finishes jobs (work_queue.py). The queue can be lost without harm: results are in the store,
+and `ablations queue` adds the jobs again.
 """
 
 import contextlib
@@ -38,10 +38,10 @@ from experiments.store.retention import union
 # --- Read the queue's SQLite file, without locks and without changes
 
 
-SHARING = "sharing"  # the note on how many runs each GPU of `auto` has
+SHARING = "sharing"  # name of the note about how many runs each GPU of `auto` has
 LEFT = "left by `ablations run`, which trains its own table; `ablations work` starts it"  # why a job is held
-SPEC = "CASE WHEN json_valid(spec) THEN spec ELSE '{}' END"  # a damaged entry is no JSON
-# Jobs of a task and a study whose memory on a GPU the task does not predict.
+SPEC = "CASE WHEN json_valid(spec) THEN spec ELSE '{}' END"  # {} for a damaged entry
+# The jobs of a task and a study, if the task does not predict their GPU memory.
 UNPREDICTED = (
     f"json_extract({SPEC}, '$.gpu_memory_gb')=0 AND json_extract({SPEC}, '$.spec.config.task')=? "
     "AND run_id IN (SELECT run_id FROM members WHERE study=?)"
@@ -54,7 +54,10 @@ _STATUS = TypeAdapter(JobStatus)
 
 
 class QueueConnection:
-    """One connection, closed at the end of `with`; not for use by several threads or across a fork."""
+    """A connection to the queue, closed at the end of a `with` block.
+
+    Threads must not share it, and it must not be used across a fork.
+    """
 
     def __init__(self, path: Path, *, create: bool = True) -> None:
         self.path = path
@@ -70,18 +73,18 @@ class QueueConnection:
         self._db.close()
 
     def _read(self, sql: str, values: Sequence[Any] = ()) -> list[Any]:
-        """Rows. Raises UserError for a file that cannot be read."""
+        """Return the rows of a query. Raise UserError if the file cannot be read."""
         with explain(self.path):
             return self._db.execute(sql, values).fetchall()
 
     def status(self) -> list[JobStatus]:
-        """All jobs, in the order in which they were queued."""
+        """Return all jobs in the order in which they were queued."""
         members = self.members()
         rows = self._read(f"SELECT {_ROW} FROM jobs ORDER BY queued, run_id")
         return [_row(self.path, values, members.get(values[0], ())) for values in rows]
 
     def rows(self, state: State, limit: int) -> list[JobStatus]:
-        """The first `limit` jobs of a state, in the order of the queue."""
+        """Return the first `limit` jobs of a state, in the order in which waiting jobs start."""
         found = self._read(
             f"SELECT {_ROW} FROM jobs WHERE state=? ORDER BY priority DESC, turn, cost DESC, queued, run_id LIMIT ?",
             (state, limit),
@@ -89,7 +92,7 @@ class QueueConnection:
         return [_row(self.path, values, self.members(values[0]).get(values[0], ())) for values in found]
 
     def asked_of_failed(self) -> dict[str, set[str]]:
-        """Failed run → its requested eval_ids; runs with damaged entries are left out."""
+        """Return failed run_id → its requested eval_ids. Runs with damaged entries are left out."""
         rows = self._read("SELECT run_id, spec FROM jobs WHERE state='failed'")
         found = {}
         for run_id, spec in rows:
@@ -98,7 +101,10 @@ class QueueConnection:
         return found
 
     def speed(self) -> float | None:
-        """Predicted cost completed per second and slot, over all runs that finished at their first attempt."""
+        """Return the predicted cost completed per second and slot; None if unknown.
+
+        It is the mean over all runs that finished at their first attempt.
+        """
         [(cost, seconds)] = self._read(
             "SELECT sum(j.cost), sum(max(a.ended - a.started, 0)) FROM jobs j JOIN attempts a "
             "ON a.run_id = j.run_id AND a.number = j.attempt "
@@ -107,7 +113,10 @@ class QueueConnection:
         return cost / seconds if cost and seconds else None
 
     def usual_s(self) -> float | None:
-        """The mean time of the runs without a predicted cost that finished at their first attempt."""
+        """Return the mean time of the runs without a predicted cost; None if unknown.
+
+        Only runs that finished at their first attempt count.
+        """
         [(seconds,)] = self._read(
             "SELECT avg(max(a.ended - a.started, 0)) FROM jobs j JOIN attempts a "
             "ON a.run_id = j.run_id AND a.number = j.attempt "
@@ -116,9 +125,9 @@ class QueueConnection:
         return seconds or None
 
     def running_left(self) -> list[float]:
-        """Predicted seconds of training left of each running job; 0 if unknown.
+        """Return the predicted seconds of training left of each running job; 0 if unknown.
 
-        A job without steps and without a predicted cost ends after the usual time.
+        A job without steps and without a predicted cost is assumed to take the usual time (`usual_s`).
         """
         rows = self._read(
             "SELECT j.left_s, j.cost, a.started FROM jobs j LEFT JOIN attempts a "
@@ -135,18 +144,18 @@ class QueueConnection:
         return [row[0] for row in rows]
 
     def measured_gpu_gb(self, task: str, study: str) -> float:
-        """The largest measured peak on a GPU of a study's finished runs; 0 if none was measured."""
+        """Return the largest measured peak of GPU memory of a study's finished runs; 0 if none was measured."""
         kept = f"SELECT COALESCE(max(gpu_memory_gb), 0) FROM jobs WHERE state='finished' AND {UNPREDICTED}"
         [(gb,)] = self._read(kept, (task, study))
         return float(gb)
 
     def devices_wanted(self) -> int:
-        """Number of devices that all waiting and running jobs need at the same time."""
+        """Return the number of devices that all waiting and running jobs need at the same time."""
         [(count,)] = self._read("SELECT COALESCE(sum(devices), 0) FROM jobs WHERE state IN ('waiting', 'running')")
         return int(count)
 
     def tasks_wanted(self) -> list[str]:
-        """The tasks of all waiting and running jobs; "" of entries that are damaged."""
+        """Return the tasks of all waiting and running jobs, with "" for damaged entries."""
         whole = "CASE WHEN json_valid(spec) THEN spec ELSE '{}' END AS spec"
         rows = self._read(
             "SELECT DISTINCT json_extract(spec, '$.spec.config.task') FROM "
@@ -155,42 +164,48 @@ class QueueConnection:
         return [str(row[0] or "") for row in rows]
 
     def held(self) -> list[str]:
-        """The reasons why jobs are held, each once; not of those that another table's `run` has left."""
+        """Return the distinct reasons why jobs are held.
+
+        The reason of jobs that the `run` of another table has left is not included.
+        """
         kept = "SELECT DISTINCT held FROM jobs WHERE state='waiting' AND held NOT IN ('', ?) ORDER BY held"
         rows = self._read(kept, (LEFT,))
         return [row[0] for row in rows]
 
     def notes(self) -> dict[str, str]:
-        """The coordinator's notes for `status`, by name."""
+        """Return the coordinator's notes for `status`, by name."""
         return dict(self._read("SELECT name, text FROM notes"))
 
     def counts(self) -> dict[State, int]:
-        """Number of jobs in each state."""
+        """Return the number of jobs in each state."""
         found = dict(self._read("SELECT state, count(*) FROM jobs GROUP BY state"))
         return {state: found.get(state, 0) for state in State}
 
     def states(self) -> dict[str, State]:
-        """The state of every job, by run_id."""
+        """Return the state of every job, by run_id."""
         return {run_id: State(state) for run_id, state in self._read("SELECT run_id, state FROM jobs")}
 
     def untracked(self, state: State) -> list[tuple[str, str]]:
-        """(run_id, error) of jobs in a state whose end is not in the tracking store."""
+        """Return (run_id, error) of the jobs in a state whose end is not in the tracking store."""
         return self._read("SELECT run_id, error FROM jobs WHERE state=? AND tracked=0", (state,))
 
     def history(self, run_id: str) -> list[dict[str, Any]]:
-        """A run's attempts, oldest first: number, slot, started, ended, outcome, detail, first_step, last_step."""
+        """Return a run's attempts, oldest first, as dictionaries.
+
+        The keys are number, slot, started, ended, outcome, detail, first_step and last_step.
+        """
         names = "number, slot, started, ended, outcome, detail, first_step, last_step"
         rows = self._read(f"SELECT {names} FROM attempts WHERE run_id=? ORDER BY number", (run_id,))
         return [dict(zip(names.split(", "), row, strict=True)) for row in rows]
 
     def damaged_lines(self) -> dict[tuple[str, int], tuple[str, int]]:
-        """(run_id, attempt) → fingerprint of its events, and the number of damaged lines."""
+        """Return (run_id, attempt) → fingerprint of its events, and the number of damaged lines in them."""
         rows = self._read("SELECT run_id, number, events FROM attempts WHERE events != ''")
         told = {(run_id, number): text.rpartition(" ") for run_id, number, text in rows}
         return {place: (content, int(count)) for place, (content, _, count) in told.items() if count.isdigit()}
 
     def job(self, run_id: str) -> Claimed:
-        """A job in full. Raises KeyError if it is not in the queue, Damaged if its entry is damaged."""
+        """Return a job in full. Raise KeyError if it is not in the queue, and Damaged if its entry is damaged."""
         rows = self._read(
             "SELECT spec, j.attempt, pinned, best, stalls, a.ref, j.slot, alone, hangs, signature FROM jobs j "
             "LEFT JOIN attempts a ON a.run_id = j.run_id AND a.number = j.attempt WHERE j.run_id=?",
@@ -209,7 +224,10 @@ class QueueConnection:
         return Claimed(job, attempt, from_text(pinned, run_id), best, stalls, left, slot, bool(alone), hangs, signed)
 
     def members(self, run_id: str | None = None) -> dict[str, tuple[Member, ...]]:
-        """The tables of a run, or of all, also of those that were finished before they were asked for."""
+        """Return the table rows of one run or of all runs, by run_id.
+
+        They include rows whose run was finished before the row was requested.
+        """
         where, values = (" WHERE run_id=?", (run_id,)) if run_id else ("", ())
         found: dict[str, tuple[Member, ...]] = {}
         for key, study, profile, corpus, row, group in self._read(f"SELECT * FROM members{where}", values):
@@ -233,12 +251,13 @@ def _row(path: Path, values: tuple[Any, ...], members: tuple[Member, ...]) -> Jo
 
 
 class Queue(QueueConnection):
-    """The requests that any process may make."""
+    """The queue, with the requests that any process may make."""
 
     def enqueue(self, jobs: Iterable[Job], now: float | None = None) -> int:
-        """Add jobs; returns how many were not already waiting or running. A run is in the queue only once.
+        """Add jobs, and return how many of them were not waiting or running before.
 
-        A request for a run that waits or runs is joined with the earlier one; an ended run waits again.
+        A run is in the queue only once. A request for a run that waits or runs is joined with the earlier request. A
+        run that has ended waits again.
         """
         now = record_time() if now is None else now
         measured = functools.cache(self.measured_gpu_gb)
@@ -251,12 +270,12 @@ class Queue(QueueConnection):
         return added
 
     def join(self, members: Iterable[tuple[str, Member]]) -> None:
-        """Record the tables of runs that need not be queued, because they are finished."""
+        """Record the table rows of finished runs, which need not be queued."""
         with self._change():
             self._members_of(members)
 
     def cancel(self, run_ids: Iterable[str]) -> int:
-        """Cancel waiting jobs at once, running ones through the coordinator; returns their number."""
+        """Cancel waiting jobs at once, and running jobs through the coordinator. Return the number of these jobs."""
         count = 0
         with self._change():
             for run_id in run_ids:
@@ -272,9 +291,10 @@ class Queue(QueueConnection):
         return count
 
     def retry(self, run_ids: Iterable[str]) -> int:
-        """Queue failed and cancelled jobs again, with their checkpoints; returns their number.
+        """Queue failed and cancelled jobs again, with their checkpoints, and return their number.
 
-        Jobs that wait because others failed are held no longer; those that need trust are held again.
+        All held jobs are released, except those that `ablations run` has left. The coordinator holds jobs that need
+        trust again.
         """
         with self._change():
             self._db.execute("UPDATE jobs SET held='' WHERE held NOT IN ('', ?)", (LEFT,))
@@ -288,14 +308,17 @@ class Queue(QueueConnection):
             )
 
     def release_left(self, run_ids: Iterable[str]) -> None:
-        """Let the present coordinator start these runs, though it began with those of another table."""
+        """Release these runs.
+
+        The present coordinator then starts them, although it began with those of another table.
+        """
         self._write(
             "UPDATE jobs SET held='' WHERE held=? AND run_id IN (SELECT value FROM json_each(?))",
             (LEFT, json.dumps(list(run_ids))),
         )
 
     def trust(self, study: str) -> list[Job]:
-        """Sign a study's jobs that execute another user's code, so that they may run; returns these jobs."""
+        """Sign the jobs of a study that execute another user's code, so that they may run. Return these jobs."""
         with self._change():
             rows = self._db.execute(
                 "SELECT run_id, spec, signature FROM jobs WHERE run_id IN (SELECT run_id FROM members WHERE study=?)",
@@ -310,7 +333,7 @@ class Queue(QueueConnection):
         return found
 
     def forget(self, run_ids: Iterable[str]) -> None:
-        """Remove the entries of runs that do not run: their jobs, tables and attempts."""
+        """Remove the entries of runs, with their table rows and attempts, except of running ones."""
         with self._change():
             for run_id in run_ids:
                 done = self._db.execute("DELETE FROM jobs WHERE run_id=? AND state<>'running'", (run_id,)).rowcount
@@ -318,7 +341,10 @@ class Queue(QueueConnection):
                     self._db.execute(f"DELETE FROM {table} WHERE run_id=?", (run_id,))
 
     def drain(self) -> None:
-        """Request the coordinator to finish running jobs and start no others. Does not affect the next coordinator."""
+        """Ask the coordinator to finish the running jobs and start no others.
+
+        The next coordinator starts jobs again.
+        """
         self._write("INSERT OR REPLACE INTO notes VALUES ('drain', 'draining: starts no other runs')")
 
     @contextlib.contextmanager
@@ -327,12 +353,12 @@ class Queue(QueueConnection):
             yield
 
     def _write(self, sql: str, values: Sequence[Any] = ()) -> int:
-        """One change; returns how many rows it concerned."""
+        """Make one change, and return the number of rows that it changed."""
         with self._change():
             return self._db.execute(sql, values).rowcount
 
     def _sound_entry(self, run_id: str) -> tuple[str, str, str] | None:
-        """(spec, state, signature) of a run; a damaged entry is removed, so that it can be written again.
+        """Return (spec, state, signature) of a run. Remove a damaged entry, so that it can be written again.
 
         Raises Damaged for a damaged entry of a running job.
         """
@@ -364,9 +390,9 @@ class Queue(QueueConnection):
         self._members_of((job.run_id, member) for member in job.members)
         again = row is not None and State(row[1]) in (State.WAITING, State.RUNNING)
         mine = row is not None and (trust.signed(row[0], row[2]) or not trust.executes(job))
-        if row is not None and again and mine:  # the demands of other users are not signed
+        if row is not None and again and mine:  # a request that this user has not signed is replaced, not joined
             job = merge(job_from(row[0], job.run_id), job)
-        elif row is not None and not again:  # trained again: earlier demands still hold
+        elif row is not None and not again:  # the run waits again: keep the checkpoints of earlier requests too
             job = replace(job, keeps=union(job_from(row[0], job.run_id).keeps, job.keeps))
         wanted = (job.spec.seed, job.priority, job.turn, job.spec.cost, job.inputs_key, job.total_steps)
         spec = to_text(job.to_json())
@@ -392,17 +418,17 @@ class Queue(QueueConnection):
         return True
 
 
-# --- Predict when the queue will be empty, from the runs finished so far, or else from those that run
+# --- Predict when the queue will be empty, from the finished runs, or from the running ones if none has finished
 
 
-DOUBLING = 1.8  # assumed speed-up of one run on twice the devices
+DOUBLING = 1.8  # assumed speed-up of a run on twice as many devices
 
 
 def left_s(queue: Queue, speed_now: float | None = None) -> float | None:
-    """Seconds until the queue is empty, on as many slots as run now; None if unknown.
+    """Return the seconds until the queue is empty, if as many slots as now stay in use; None if unknown.
 
-    At the speed of finished runs; before there are any, at `speed_now`, that of the running ones (cost per second).
-    Runs without a predicted cost take the usual time of those that have finished.
+    The prediction uses the speed of finished runs, or `speed_now`, the speed of the running ones (cost per second), if
+    none has finished. Runs without a predicted cost are assumed to take the usual time of finished runs.
     """
     speed, running, waiting = queue.speed() or speed_now, queue.running_left(), queue.waiting_costs()
     usual = queue.usual_s() if 0.0 in waiting else None
@@ -411,14 +437,14 @@ def left_s(queue: Queue, speed_now: float | None = None) -> float | None:
         return None
     slots = max(1, len(running))
     lengths = [(cost / speed if cost and speed else usual or 0.0, 1) for cost in waiting]
-    return makespan(lengths, running + [0.0] * (slots - len(running)))  # running jobs are fixed to their slots
+    return makespan(lengths, running + [0.0] * (slots - len(running)))  # running jobs stay on their slots
 
 
 def makespan(runs: Iterable[tuple[float, int]], free_at: Sequence[float]) -> float:
-    """End of all runs, the longest first, each on the devices that are free first.
+    """Return the end of all runs if the longest starts first, and each takes the devices that become free first.
 
-    runs: (length on one device, number of devices). free_at: when each device becomes free. Twice the devices are
-    assumed to be DOUBLING times as fast.
+    runs: (length on one device, number of devices). free_at: time when each device becomes free. On twice as many
+    devices, a run is assumed to be DOUBLING times as fast.
     """
     free = sorted(free_at)
     for length, devices in sorted(runs, reverse=True):

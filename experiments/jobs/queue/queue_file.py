@@ -1,4 +1,4 @@
-"""Open the queue's SQLite file: its version and journal; SQLite's errors in words."""
+"""Open the queue's SQLite file with its version and journal mode, and explain SQLite's errors."""
 
 import contextlib
 import os
@@ -13,7 +13,7 @@ from experiments.store.durable import folder_beside, name_new
 from experiments.store.sqlite_mode import journal_mode
 
 VERSION = 10
-APPLICATION = 0x41424C51  # "ABLQ": this file is a queue of ours
+APPLICATION = 0x41424C51  # "ABLQ", which marks a queue of this program
 
 SCHEMA = """
 CREATE TABLE jobs (
@@ -44,9 +44,9 @@ CREATE TABLE notes (name TEXT PRIMARY KEY, text TEXT NOT NULL) WITHOUT ROWID;
 
 
 def connect(path: Path, *, create: bool) -> sqlite3.Connection:
-    """A connection in autocommit mode. With `create=False` a missing file reads as an empty queue.
+    """Return a connection in autocommit mode. With `create=False` a missing file reads as an empty queue.
 
-    Raises UserError for a file that is not a queue, of another version, or unreadable.
+    Raises UserError for a file that is not a queue, has another version, or cannot be read.
     """
     with explain(path):
         if not path.exists():
@@ -68,7 +68,7 @@ def connect(path: Path, *, create: bool) -> sqlite3.Connection:
                     )
                 connection = _converted(connection, in_place=create and writable)
             connection.execute("PRAGMA trusted_schema=OFF")  # the file may come from another user
-            # a power cut may lose the last commits but not the file; the queue can be rebuilt from studies and results
+            # A power cut may lose the last commits, but not the file. `ablations queue` can add lost jobs again.
             connection.execute("PRAGMA synchronous=NORMAL")
         except BaseException:
             connection.close()
@@ -79,7 +79,7 @@ def connect(path: Path, *, create: bool) -> sqlite3.Connection:
 def _open(path: Path, writable: bool) -> sqlite3.Connection:
     if writable:
         return sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None)
-    # a queue on a read-only disk can be read: with its journal if present, otherwise without
+    # A queue on a read-only disk can be read, with its journal if there is one.
     connection = sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, isolation_level=None)
     try:
         connection.execute("SELECT count(*) FROM sqlite_master")
@@ -104,21 +104,25 @@ def _make(path: Path) -> None:
 
 
 def _converted(connection: sqlite3.Connection, in_place: bool) -> sqlite3.Connection:
-    """A queue of version 0.1.0 in the present version: the file itself, or for readers a copy in memory."""
+    """Return the connection to a queue of version 0.1.0, converted to the present version.
+
+    in_place: convert the file itself. Otherwise convert a copy in memory, for readers.
+    """
     if not in_place:
         copy = sqlite3.connect(":memory:", isolation_level=None)
         connection.backup(copy)
         connection.close()
         connection = copy
     with immediate(connection):
-        if connection.execute("PRAGMA user_version").fetchone()[0] == older.VERSION_0_1_0:  # no other process did it
+        # read the version again, because another process may have converted the file
+        if connection.execute("PRAGMA user_version").fetchone()[0] == older.VERSION_0_1_0:
             older.convert(connection)
             connection.execute(f"PRAGMA user_version={VERSION}")
     return connection
 
 
 def _check(connection: sqlite3.Connection, path: Path) -> int:
-    """Return the version. Raises UserError for a file that is not a queue, or is one that cannot be read here."""
+    """Return the version of the queue. Raise UserError if the file is not a queue or has an unsupported version."""
     tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
     application = connection.execute("PRAGMA application_id").fetchone()[0]
     version = int(connection.execute("PRAGMA user_version").fetchone()[0])
@@ -139,7 +143,7 @@ def _check(connection: sqlite3.Connection, path: Path) -> int:
 
 @contextlib.contextmanager
 def immediate(connection: sqlite3.Connection) -> Iterator[None]:
-    """A transaction that takes the write lock at its start, so that what it reads cannot change meanwhile."""
+    """Run a transaction that takes the write lock at its start, so that the data it reads cannot change meanwhile."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield
@@ -150,20 +154,22 @@ def immediate(connection: sqlite3.Connection) -> Iterator[None]:
     connection.execute("COMMIT")
 
 
-# --- SQLite's errors as paragraphs that say what to do, of the queue and of MLflow's database
+# --- Explain SQLite's errors in the queue and in MLflow's database, and say what to do
 
 
 BUSY_TIMEOUT_S = 30.0
 REBUILD = "A queue contains no results: `ablations queue STUDY` makes it again."
-# SQLite's messages for damage, some of which it does not recognise as such
+# Parts of SQLite's messages that mean damage. Some of the messages do not say so.
 _DAMAGE = ("malformed", "no such table", "no such column", "has no column", "not decode", "unsupported file format")
 
 
 @contextlib.contextmanager
 def explain(path: Path, what: str = "the queue", again: str = f"Move it away. {REBUILD}") -> Iterator[None]:
-    """Turn SQLite errors that a user can fix into UserError or DiskFull, also those that MLflow raises; others pass.
+    """Turn SQLite errors that a user can fix, also those raised by MLflow, into UserError or DiskFull.
 
-    what: names the database. again: how to get another one.
+    Other errors pass.
+
+    what: name of the database. again: advice on how to get a new one.
     """
     try:
         yield
@@ -181,7 +187,7 @@ def _message(error: BaseException, path: Path) -> str:
     """Return SQLite's message; "" for an error of another origin."""
     if isinstance(error, UnicodeDecodeError):  # SQLite quotes the damaged part of a schema
         return "malformed"
-    if "database schema (found version" in str(error):  # MLflow's own check of its tables
+    if "database schema (found version" in str(error):  # MLflow has checked its tables
         return "no such table"
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, sqlite3.Error):
@@ -190,13 +196,13 @@ def _message(error: BaseException, path: Path) -> str:
 
 
 def _meant(message: str, path: Path) -> str:
-    """SQLite's message, or the cause behind a message that a file beside the database could not be created."""
+    """Return SQLite's message, or its real cause if SQLite could not create a file beside the database."""
     if "unable to open" in message and path.parent.is_dir() and not path.is_dir():
         if path.exists() and not os.access(path.parent, os.W_OK):
             return "readonly database"
         disk = os.statvfs(path.parent)
         if disk.f_files and not disk.f_favail:
-            return "database or disk is full"  # of inodes
+            return "database or disk is full"  # there are no inodes left
     return message
 
 

@@ -1,9 +1,10 @@
-"""Decide whose commands a queue may run: a store may come from another user, and its queue names commands and modules.
+"""Decide whose commands a queue may run. A store may come from another user, and its queue names commands and modules.
 
-A user who queues a job signs it with a personal key, kept outside of every store (`key_file`). A coordinator runs a job
-that executes a user's code only if its own user's key signed it; others are held until `ablations work --trust STUDY`
-signs them. So a signature moves with the queue, is valid on every machine with the same home folder, and is worthless
-to another user. Tasks of this program and of installed packages execute no text of a queue: their jobs need none.
+A user who queues a job signs it with a personal key, which is stored outside of every store (`key_file`). If a job
+executes a user's code, a coordinator runs it only if the key of the coordinator's user signed it. Other such jobs are
+held until `ablations work --trust STUDY` signs them. So a signature moves with the queue, is valid on every machine
+with the same home folder, and is worthless to another user. Jobs of this program's tasks and of installed packages need
+no signature, because they execute no text of the queue.
 """
 
 import functools
@@ -22,13 +23,13 @@ log = logging.getLogger(__name__)
 
 
 def key_file() -> Path:
-    """The user's key: $XDG_STATE_HOME/ablations/queue.key, else below ~/.local/state."""
+    """Return the file of the user's key: ablations/queue.key below $XDG_STATE_HOME (or ~/.local/state)."""
     state = os.environ.get("XDG_STATE_HOME") or Path("~/.local/state").expanduser()
     return Path(state) / "ablations" / "queue.key"
 
 
 def sign(spec: str) -> str:
-    """The signature of a job's text."""
+    """Return the signature of a job's text."""
     return hmac.new(_key_in(key_file()), spec.encode(), "sha256").hexdigest()
 
 
@@ -38,7 +39,7 @@ def signed(spec: str, signature: str) -> bool:
 
 
 def executes(job: Job) -> str:
-    """The user's code that a job executes, as text; "" for a built-in task."""
+    """Return a description of the user's code that a job executes; "" for a built-in task."""
     spec = job.spec
     if spec.task == "command":
         return f"the command {spec.trainer.command!r} in {spec.folder or 'this folder'}"
@@ -49,7 +50,7 @@ def executes(job: Job) -> str:
 
 
 def why_held(job: Job) -> str:
-    """Text for `status`: what the job would execute, and how to allow it."""
+    """Return the text for `status` that says what the job would execute and how to allow it."""
     study = job.members[0].study if job.members else job.run_id
     return (
         f"held: it executes {executes(job)}, which you have not queued here. Allow it with `ablations work --trust "
@@ -73,7 +74,7 @@ def _key_in(path: Path) -> bytes:
 
 
 def _read(path: Path) -> bytes:
-    """The key; b"" if there is none or it is incomplete."""
+    """Return the key; b"" if it is missing or incomplete."""
     try:
         key = read_regular(path)
     except FileNotFoundError:
@@ -82,14 +83,14 @@ def _read(path: Path) -> bytes:
 
 
 def _make(path: Path) -> bytes:
-    """Create a key. If two processes do so at once, the first one's key is used."""
+    """Create a key and return it. If two processes do so at the same time, the first key is used."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     draft = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
     try:
         with whole_file(draft, private=True) as file:
             file.write(secrets.token_bytes(_KEY_BYTES))
         name_new(draft, path)
-        if not _read(path):  # one that was there, and is incomplete
+        if not _read(path):  # replace an incomplete key
             draft.replace(path)
     finally:
         draft.unlink(missing_ok=True)

@@ -1,7 +1,7 @@
-"""The coordinator's changes to the queue: claiming, progress, endings.
+"""The coordinator's changes to the queue: claims, progress, endings.
 
-Claiming is a compare-and-set: a process that finds the job no longer waiting takes the next one. All changes that
-only the coordinator makes stand in one class.
+A claim is a compare-and-set. A process that finds that a job no longer waits takes the next one. One class contains all
+changes that only the coordinator makes.
 """
 
 import json
@@ -16,9 +16,9 @@ from experiments.jobs.queue.queue_file import explain
 from experiments.records import record_time
 from experiments.run_spec import EvaluationSpec
 
-# The run_ids of an ensemble's members and of a branch's parent run are among its inputs (experiments/identity.py). A
-# damaged entry is no JSON; it fails by itself when it is read. CROSS JOIN: inputs first, of which a job has few, and
-# not all jobs of the queue for each.
+# Selects the members of an ensemble, or the parent run of a branch, that have not ended. Their run_ids are among the
+# inputs of the job (experiments/identity.py). A damaged entry, which is not JSON, selects nothing; the job fails when
+# it is read. CROSS JOIN makes SQLite loop over the inputs, of which a job has few, and not over all jobs of the queue.
 _MEMBER_LEFT = (
     "SELECT 1 FROM json_each(CASE WHEN json_valid(jobs.spec) THEN jobs.spec ELSE '{}' END, '$.spec.inputs') AS read "
     "CROSS JOIN jobs AS other ON other.run_id = read.value WHERE other.state IN ('waiting', 'running') "
@@ -30,9 +30,11 @@ class WorkQueue(Queue):
     """A queue with the changes that only the coordinator makes."""
 
     def waiting(self, limit: int, without: Collection[str] = ()) -> list[Waiting]:
-        """The first waiting jobs by priority, turn, predicted cost and age; none of the inputs_keys in `without`.
+        """Return the first waiting jobs by priority, turn, predicted cost and age.
 
-        An ensemble is left out while a member waits or runs, a branch while its parent run does.
+        without: inputs_keys of jobs to leave out.
+
+        An ensemble is left out while a member waits or runs, and a branch while its parent run waits or runs.
         """
         marks = ",".join("?" * len(without))
         rows = self._read(
@@ -45,17 +47,17 @@ class WorkQueue(Queue):
         return [Waiting(*row) for row in rows]
 
     def in_state(self, state: State, **also: Any) -> list[str]:
-        """run_ids in a state; `also`: further conditions, column=value."""
+        """Return the run_ids of the jobs in a state. also: further conditions, column=value."""
         names = "".join(f" AND {name}=?" for name in also)
         rows = self._read(f"SELECT run_id FROM jobs WHERE state=?{names}", (state, *also.values()))
         return [row[0] for row in rows]
 
     def hold(self, run_id: str, why: str) -> None:
-        """Keep a waiting job from being started, with the reason."""
+        """Hold a waiting job, so that it is not started, and record the reason."""
         self._write("UPDATE jobs SET held=? WHERE run_id=? AND state='waiting'", (why, run_id))
 
     def hold_table(self, member: Member, why: str) -> None:
-        """Keep all waiting jobs of a table from being started, with the reason."""
+        """Hold all waiting jobs of a table, so that they are not started, and record the reason."""
         self._write(
             "UPDATE jobs SET held=? WHERE state='waiting' AND run_id IN "
             "(SELECT run_id FROM members WHERE study=? AND profile=? AND corpus=?)",
@@ -63,22 +65,28 @@ class WorkQueue(Queue):
         )
 
     def leave_others(self, run_ids: Collection[str]) -> None:
-        """Keep all waiting jobs but these from being started, until another coordinator works."""
+        """Hold all waiting jobs except these until another coordinator works."""
         self._write(
             "UPDATE jobs SET held=? WHERE state='waiting' AND run_id NOT IN (SELECT value FROM json_each(?))",
             (LEFT, json.dumps(list(run_ids))),
         )
 
     def release_held(self, beginning: str = "") -> None:
-        """Release held jobs, those for a reason that begins so, to be checked again: another user may have a key."""
+        """Release held jobs whose reason has this beginning, so that they are checked again.
+
+        A check may give another result, for example for another user with another key.
+        """
         self._write("UPDATE jobs SET held='' WHERE held<>'' AND held LIKE ?", (f"{beginning}%",))
 
     def data_version(self) -> int:
-        """A number that changes when another process changes the queue."""
+        """Return a number that changes when another process changes the queue."""
         return int(self._read("PRAGMA data_version")[0][0])
 
     def claim(self, run_id: str, attempt: int, slot: str, kind: str) -> bool:
-        """Compare-and-set from waiting to running; False if another process was first, or the job was cancelled."""
+        """Change a job from waiting to running.
+
+        Return False if it no longer waits: another process was first, or cancelled it.
+        """
         now = record_time()
         with self._change():
             claimed = self._db.execute(
@@ -94,15 +102,18 @@ class WorkQueue(Queue):
         return bool(claimed)
 
     def started(self, run_id: str, attempt: int, ref: Mapping[str, Any], pinned: Mapping[str, Any], best: int) -> None:
-        """Record what another coordinator needs: the engine's reference to the child, and its starting point."""
+        """Record what another coordinator needs to take over.
+
+        This is the engine's reference to the child, and the starting point of the attempt.
+        """
         with self._change():
             self._db.execute("UPDATE attempts SET ref=? WHERE run_id=? AND number=?", (to_text(ref), run_id, attempt))
             self._db.execute("UPDATE jobs SET pinned=?, best=? WHERE run_id=?", (to_text(pinned), best, run_id))
 
     def score_again(self, job: Job, replaced: Sequence[EvaluationSpec]) -> None:
-        """Queue evaluations again whose weights a new training replaced, whichever study requested them.
+        """Queue the evaluations of weights that a new training has replaced, whichever study requested them.
 
-        Not for stale results: their evaluations are made when their study is run again.
+        Evaluations of stale results are not queued here. They are made when their study is run again.
         """
         if replaced and not job.rerun_after:
             self.enqueue([replace(job, evaluations=tuple(replaced), renew={})])
@@ -114,7 +125,7 @@ class WorkQueue(Queue):
         )
 
     def explain(self, reasons: Mapping[str, str]) -> None:
-        """Set the reason why jobs wait, by run_id; "" for none."""
+        """Set the reasons why jobs wait: run_id → reason, with "" for no reason."""
         if reasons:
             with self._change():
                 self._db.executemany(
@@ -123,7 +134,7 @@ class WorkQueue(Queue):
                 )
 
     def progress(self, updates: Iterable[tuple[Any, ...]]) -> None:
-        """Set (run_id, step, doing, left_s) of running jobs."""
+        """Set the progress of running jobs. updates: (run_id, step, doing, left_s) of each."""
         with self._change():
             self._db.executemany(
                 "UPDATE jobs SET step=?, doing=?, left_s=? WHERE run_id=? AND state='running'",
@@ -137,7 +148,7 @@ class WorkQueue(Queue):
         ending: Ending,
         steps: tuple[int | None, int | None] = (None, None),
     ) -> None:
-        """Close an attempt, and set the next state of its job."""
+        """Record the end of an attempt, and set the next state of its job."""
         now, state = record_time(), ending.state
         with self._change():
             self._db.execute(
@@ -167,15 +178,18 @@ class WorkQueue(Queue):
             )
 
     def events_read(self, run_id: str, attempt: int, content: str, damaged: int) -> None:
-        """Record the number of damaged lines in an attempt's events, valid for this fingerprint of the file."""
+        """Record the number of damaged lines in an attempt's events.
+
+        content: fingerprint of the file of events. The number is valid only for this fingerprint.
+        """
         self._write(
             "UPDATE attempts SET events=? WHERE run_id=? AND number=?", (f"{content} {damaged}", run_id, attempt)
         )
 
     def learn_gpu_memory(self, job: Job, gb: float) -> None:
-        """Record the measured peak on a GPU of a run whose memory is not predicted.
+        """Record the measured peak of GPU memory of a run whose memory is not predicted.
 
-        It becomes the prediction of the waiting runs of the same study, unless a larger one was measured.
+        The peak becomes the prediction for the waiting runs of the same study, unless a larger peak was measured.
         """
         with self._change():
             for study in {member.study for member in job.members}:
@@ -186,7 +200,7 @@ class WorkQueue(Queue):
                 )
 
     def end_waiting(self, run_ids: Iterable[str], state: State, error: str = "", error_class: str = "") -> None:
-        """End waiting jobs that need no child: everything exists already, or their corpus cannot be prepared."""
+        """End waiting jobs that need no child: their results exist already, or they cannot be started."""
         with self._change():
             self._db.executemany(
                 "UPDATE jobs SET state=?, doing='', error=?, error_class=?, tracked=0, ended=? "
@@ -195,7 +209,7 @@ class WorkQueue(Queue):
             )
 
     def end_damaged(self, run_id: str, error: str) -> None:
-        """Fail a run with an unusable queue entry, in whatever state it is."""
+        """Set a run with a damaged queue entry to failed, in whatever state it is."""
         self._write(
             "UPDATE jobs SET state='failed', doing='', slot='', request='', error=?, error_class=?, tracked=1, "
             "ended=? WHERE run_id=?",
@@ -203,14 +217,14 @@ class WorkQueue(Queue):
         )
 
     def check(self) -> None:
-        """Raises UserError for a damaged file."""
+        """Raise UserError if the file is damaged."""
         with explain(self.path):
             found = str(self._db.execute("PRAGMA quick_check(1)").fetchone()[0])
             if found != "ok":
                 raise sqlite3.DatabaseError(f"malformed: {found}")
 
     def note(self, name: str, text: str = "") -> None:
-        """Store a line for `status`; an empty text removes it."""
+        """Store a line for `status`. An empty text removes the line."""
         if text:
             self._write("INSERT OR REPLACE INTO notes VALUES (?, ?)", (name, text))
         else:
