@@ -1,4 +1,4 @@
-"""Rows that use the trainings of another row: ensembles average them, and branches continue them."""
+"""Rows that use the trainings of another row: ensembles combine them, and branches continue them."""
 
 import contextlib
 
@@ -57,8 +57,8 @@ def steps_kept(study: Study, profile: str, of: Profile) -> dict[str, tuple[int, 
 def check_branch(row: Variation, parent_run: TaskConfig, config: TaskConfig, step: int, task: Task, where: str) -> None:
     """Raise UserError if the branch is not possible.
 
-    A branch is not possible if a training does not reach the step, or if the settings differ in something that has an
-    effect before the step.
+    A branch is not possible if a training does not reach the step, or if a setting that differs has an effect before
+    the step.
     """
     assert row.branch is not None
     for steps, whose in (

@@ -57,7 +57,7 @@ class PlannedRun:
     read_by: tuple[EvaluationSpec, ...] = ()  # evaluations of ensembles that read this run's checkpoints
     kept_at: tuple[int, ...] = ()  # steps whose checkpoints the run keeps, because rows of the study branch from them
     read_at: tuple[int, ...] = ()  # the steps in `kept_at` from which planned, unfinished branches start
-    added: Mapping[str, Any] = field(default_factory=dict)  # settings that the user's task had not yet at training
+    added: Mapping[str, Any] = field(default_factory=dict)  # settings added to the user's task after this training
 
     @property
     def run_id(self) -> str:
@@ -98,7 +98,7 @@ class PlannedRun:
     def steps_left(self) -> int | None:
         """Number of steps that remain to be trained; None if unknown.
 
-        The number is 0 for a trained run, also if its scores are stale.
+        The number is 0 if the run is trained and only its evaluations are missing or stale.
         """
         found = self.store_state
         trained = found.to_make or found.to_read or (found.stale and TRAINING not in found.stale)
@@ -140,7 +140,7 @@ class Plan:
         return replace(self, runs=tuple(map(unmarked, self.runs)), members=tuple(map(unmarked, self.members)))
 
     def changes_code(self, row: PlannedRow) -> bool:
-        """Return whether a row has other code than base."""
+        """Return whether the code of a row differs from base's code."""
         return row.trainer.tree != self.study.code_tree
 
     def members_of(self, run: PlannedRun) -> list[PlannedRun]:
@@ -309,9 +309,9 @@ def _refuse_same_runs(runs: list[PlannedRun], study: Study) -> None:
 
 
 def of_added(runs: Sequence[PlannedRun]) -> list[str]:
-    """Return one note for each setting that a trainer got after some runs were trained.
+    """Return notes on settings that were added to a trainer after some runs were trained.
 
-    The note names the rows of these runs, and the value that they count as.
+    A note names the rows of these runs, and the value of the setting that the runs are assumed to have.
     """
     concerned: dict[tuple[str, str], dict[str, None]] = {}
     for run in runs:
@@ -371,8 +371,8 @@ def _named(
 ) -> tuple[dict[str, str], RunName]:
     """Return the inputs of a run, with the digest of its row's code change, and the name of the run.
 
-    If the row's code cannot be made now, the change may have several digests. Then the digest of a run in the store is
-    chosen.
+    If the row's code cannot be made now, the change may have several digests. Then the function chooses the digest of
+    a run in the store, if there is one.
     """
     variation = row.variation
     changes = (variation.code_change, *variation.other_changes) if variation.change else ("",)
@@ -388,9 +388,9 @@ def _named(
 def imported_runs(
     study: Study, row: PlannedRow, task: Task, store: Path, state_of: StateOf, find: Find
 ) -> list[PlannedRun]:
-    """Return one run per seed. Its run_id contains the study and the row, because its inputs are unknown.
+    """Return one run per seed. The run_id depends on the names of study and row, because the inputs are unknown.
 
-    The decoding settings of its test sets are unknown too.
+    The settings with which the test sets were decoded are unknown too.
     """
     inputs = of_imported(study.name, row.variation.key)
     specs = [EvaluationSpec(spec.set, {"imported": spec.set}, {}) for spec in task.evaluations(row.config, store)]
@@ -402,7 +402,7 @@ def imported_runs(
 
 
 def members_of(study: Study, ensemble: PlannedRow) -> PlannedRow:
-    """Return the members of an ensemble as a planned row. Only decoding settings may differ from the row it names."""
+    """Return the members of an ensemble as a planned row, with the decoding settings of the ensemble."""
     about = ensemble.variation.ensemble
     assert about is not None
     of = next(row for row in study.variations if row.key == about.of)

@@ -240,7 +240,7 @@ def _from(values: Mapping[str, Any], source: str) -> dict[str, Setting]:
 
 
 def _refuse_unread(context: Context, rows: Sequence[tuple[Variation, TaskConfig, object]]) -> None:
-    """Refuse a setting of a row that the row does not read, and a setting of --set that no row reads."""
+    """Refuse a setting that a row sets but does not read, and a setting of --set that no row reads."""
     for row, config, _ in rows:
         names = [*row.set, *row.fixed, *row.by_profile.get(context.profile_name, {})]
         for name in config.unread(names):
@@ -342,7 +342,7 @@ def _measured(task: Task) -> list[str]:
 
 
 def published_names(study: Study, task: Task) -> list[str]:
-    """Return the published numbers that the table may print: `paper_keys`, without hours if no row has them."""
+    """Return the names of published numbers to print: `paper_keys`, without hours if no row has published hours."""
     given = {*USUAL_COSTS, *(name for row in study.variations for name in row.paper)}
     return [name for name in paper_keys(study, task) if name in given or name not in COSTS]
 

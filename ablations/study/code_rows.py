@@ -123,7 +123,7 @@ class Code:
         self._named = dict[str, None]()  # files that list packages and that a row changes
         self._parts = dict[tuple[str, str], list[PatchPart]]()  # cache: (patch, range) → parts, shared by the rows
         self._moving = dict[str, str]()  # name of a branch or HEAD in a row → its present commit
-        self._pinned, self._head = "", self._git.head  # the study's base_commit; the commit on which base is based
+        self._pinned, self._head = "", self._git.head  # the study's base_commit; the commit of base's code
         self.links, self.base = list[str](), ""  # links: untracked paths, relative to the study's folder
 
     # --- base
@@ -188,7 +188,10 @@ class Code:
         return f"Base's code is now commit {self._head[:12]} of {self._git.top.name} {said}.{moving}"
 
     def conditions(self) -> str:
-        """Return a note for `plan` and the table on what all rows share. Call it after `of` was called for each row."""
+        """Return a note on the Python, packages and links that all rows share.
+
+        Call this method after `of` was called for each row.
+        """
         linked = f"linked: {_names(self.links)}" if self.links else ""
         if self._named:
             linked += f"{'; ' if linked else ''}nothing is installed for rows that change {_names([*self._named])}"
@@ -299,7 +302,7 @@ class Code:
             return False
         return True
 
-    # --- what is checked
+    # --- checks
 
     def _check(self, before: str, tree: str) -> list[str]:
         """Return the paths in which two trees differ.

@@ -68,7 +68,7 @@ class DescribedSetting:
 
     @property
     def assignment(self) -> str:
-        """Name and default, like a line of a study file, but with `unset`, which is not valid there, for None."""
+        """Name and default, such as `model.d_ff = 2048`. The default None is written as `unset`."""
         return f"{self.name} = {'unset' if self.default is None else json.dumps(self.default, ensure_ascii=False)}"
 
 

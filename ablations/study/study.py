@@ -299,7 +299,7 @@ def _with_trees(study: Study) -> Study:
         raise UserError(f"{where}: {error}") from None
     for place, change in zip(changes, told_apart(list(changes.values())), strict=True):
         row = rows[place]
-        tree = f"{NO_TREE}{change}" if row.refused else row.code_tree  # differs where the changes differ
+        tree = f"{NO_TREE}{change}" if row.refused else row.code_tree  # a stand-in for the tree
         rows[place] = row.model_copy(update={"code_change": change, "code_tree": tree})
     begun = {
         "code_tree": code.base,
@@ -322,7 +322,7 @@ def _refused(row: Variation, code: RefusedCode) -> Variation:
 
 
 def _check_places(pivot: Mapping[str, str], kind: str, places: Sequence[tuple[str, str, str]]) -> None:
-    """Raise ValueError for a row or cited result that has no line (label) and column (group) to itself."""
+    """Raise ValueError for a row or cited result that has no label, no column (group), or the place of another one."""
     taken = dict[tuple[str, str], str]()
     for name, label, group in places:
         if not label:

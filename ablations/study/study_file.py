@@ -58,7 +58,7 @@ _DEEPEST = 50
 
 
 def _builtin() -> dict[str, Path]:
-    """Return name → file of the built-in studies."""
+    """Return the files of the built-in studies, with their names as keys."""
     folders = (_STUDIES, *(folder / "studies" for folder in extras()))
     return {file.stem: file for file in sorted(file for folder in folders for file in folder.glob("*.toml"))}
 
@@ -266,7 +266,7 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
 # KEY-FACTORVALUE, such as `A-lr0.1`. The entry's other fields (group, set, seeds, note …) apply to each of its rows.
 
 
-MANY_ROWS = 10_000  # above this, --yes is required
+MANY_ROWS = 10_000  # a study with more rows requires --yes
 DESIGNS = ("vary", "grid", "remove")
 _OF_ONE_ROW = ("label", "paper")
 

@@ -36,7 +36,7 @@ class Moved:
     difference: float | None
     low: float | None = None  # lower end of the 95 % interval of the difference
     high: float | None = None  # upper end
-    over: str = ""  # the units that the interval generalises over ("seeds", "sentences"), or why there is no interval
+    over: str = ""  # source of variation of the interval ("seeds" or "sentences"), or why there is no interval
 
     @property
     def moved(self) -> bool:
@@ -44,7 +44,7 @@ class Moved:
         return self.low is not None and self.high is not None and not self.low <= 0 <= self.high
 
 
-Counts = tuple[CountsOf, CountsOf]  # readers of the counts of this table and of the other table
+Counts = tuple[CountsOf, CountsOf]  # functions that read the counts of this table and of the other table
 
 
 def compare(table: Table, other: Table, counts: Counts) -> Iterator[Moved]:

@@ -65,7 +65,7 @@ def _points(store: Store, run_id: str) -> dict[str, dict[int, float]]:
 
 
 def _mean(seeds: list[dict[int, float]], log: bool) -> tuple[NDArray[np.int64], NDArray[np.float64]] | None:
-    """Return the mean over seeds at the steps that all seeds logged. log: return the geometric mean."""
+    """Return the mean over seeds at the steps that all seeds logged. log: whether to return the geometric mean."""
     steps = sorted(set.intersection(*(set(seed) for seed in seeds))) if seeds else []
     steps = [step for step in steps if not log or all(seed[step] > 0 for seed in seeds)]
     if not steps:
@@ -158,7 +158,7 @@ def _line(
 # --- Small multiples: one panel for each group of rows, with base in each panel
 
 
-MOST_PANELS, MOST_LINES = 12, 12  # a panel with more rows shows how many rows are left out
+MOST_PANELS, MOST_LINES = 12, 12  # maximum number of panels, and of rows per panel
 
 Draw = Callable[[Any, Row, Mapping[str, Any]], None]  # function of axes, row and matplotlib's style of the row's line
 

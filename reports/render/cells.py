@@ -105,7 +105,7 @@ def settings_of(grid: Grid, line: Line) -> list[Cell]:
 
 
 def labels_span(grid: Grid) -> bool:
-    """Return whether labels can be printed across the setting columns, because settings of labelled rows are blank."""
+    """Return whether labels can be printed across the setting columns: all settings of labelled rows are blank."""
     labelled = [settings_of(grid, line) for line in grid.lines if line.row.label]
     return not grid.pivoted and bool(labelled and labelled[0]) and not any(c.text for cells in labelled for c in cells)
 
@@ -170,7 +170,7 @@ Layout = list[tuple[Head, Callable[[Row], Cell]]]  # columns, each with the func
 def layout_of(table: Table, costs: Sequence[Cost]) -> Layout:
     """Return every column of the table, in the paper's order: settings that vary, each metric, costs, n.
 
-    A metric has columns for its value, its change and the paper's numbers. costs: those that the table prints.
+    A metric has columns for its value, its change and the paper's numbers. costs: the costs that the table prints.
     """
     rows = in_order(table)
     layout: Layout = []

@@ -1,7 +1,7 @@
 """The format HTML: a self-contained page, or a fragment for a notebook's cell. Their markup is in page.html.
 
-The page needs no network. Details open by hover, focus or click. The page's Content-Security-Policy forbids to load
-anything and to run any script except the one in page.py. The page also contains the table as JSON, for `ablations
+The page needs no network. Details open by hover, focus or click. The page's Content-Security-Policy forbids loading
+anything and running any script except the one in page.py. The page also contains the table as JSON, for `ablations
 verify`. The fragment for a notebook has no script, and its styles are attributes, so that viewers of notebooks (GitHub,
 nbconvert) show it too.
 """
@@ -151,10 +151,10 @@ def _detail(table: Table, head: Head, cell: Cell, line: Line) -> tuple[str, Any]
     if row is None or measure is None or not (cell.text or cell.mark) or head.role not in ("ours", "change"):
         return None
     kinds = ["cell", *(["best"] if cell.emphasis else []), *(["gap"] if measure.missing or cell.provisional else [])]
-    return " ".join(kinds), _lines(_told(table, row, measure, head))
+    return " ".join(kinds), _lines(_details(table, row, measure, head))
 
 
-def _told(table: Table, row: Row, measure: Measure, head: Head) -> Iterator[str]:
+def _details(table: Table, row: Row, measure: Measure, head: Head) -> Iterator[str]:
     """Yield the details of a cell: its seeds and runs, its change, its interval and test, the published number."""
     column = next(column for column in table.columns if column.key == head.metric)
     yield f"{row.key} · {column.header}"

@@ -1,8 +1,8 @@
 """The format LaTeX: a `table` environment in the layout of Table 3 of the paper.
 
-Rules are printed only between groups, the group's name (A) only before its first row, and a label across the settings
-that it describes. Columns and notes that are not printed follow in comments. If the table is wider than the text,
-\\resizebox scales it down, so that it never covers the next column.
+Rules are printed only between groups. The name of a group, such as (A), is printed only in its first row. A label is
+printed across the setting columns. Columns and notes that are not printed follow in comments. If the table is wider
+than the text, \\resizebox scales it down, so that it never covers the next column.
 """
 
 import re
@@ -59,7 +59,7 @@ def _caption(shown: Printed) -> Iterator[str]:
 
 
 def _label(shown: Printed) -> str:
-    """Return the label; "" if the table has no caption, because then it has no number to refer to."""
+    """Return the label; "" if the table has no caption, because LaTeX numbers only tables with a caption."""
     label = f"tab:{shown.table.spec.name}" if shown.choices.label is None else shown.choices.label
     return label if shown.table.title else ""
 
@@ -171,7 +171,7 @@ def body_of(grid: Grid) -> Body:
     texts = {
         i: text
         for i, line in enumerate(grid.lines)
-        if (text := _said(line, alike[line.row.group, shown[i]] > 1 or not any(shown[i])))
+        if (text := _row_text(line, alike[line.row.group, shown[i]] > 1 or not any(shown[i])))
     }
     heads = (Head("name", "", kind="group"), *bare.heads)
     if texts and (not block or any("".join(shown[i]) for i in texts)):
@@ -194,8 +194,8 @@ def _name(line: Line) -> str:
     return group_name(group) if line.opens_group else ""
 
 
-def _said(line: Line, unnamed: bool) -> str:
-    """Return the label of a row, or its key if `unnamed` and if the column of names does not have the key; else ""."""
+def _row_text(line: Line, unnamed: bool) -> str:
+    """Return the label of a row, or its key if `unnamed` is true and the column of names does not have it; else ""."""
     own = not line.row.group or line.row.group == line.row.key  # the column of names has the key
     return line.row.label or (line.row.name if unnamed and not own else "")
 

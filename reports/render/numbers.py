@@ -26,7 +26,7 @@ _USED, _PLACE = re.compile(r"\\abl\{([^{}]+)\}"), re.compile(r"\{\{\s*([\w.-]+)\
 
 
 def numbers(table: Table) -> dict[str, str]:
-    """Return name → printed text of every number."""
+    """Return the printed text of every number, with its name as the key."""
     return {name: text for name, text in _named(table) if text}
 
 

@@ -8,7 +8,7 @@ const make = (tag, text, kind) => {
   return made;
 };
 
-// Details: near what is pointed at, within the window.
+// Place the details of a cell near the cell, inside the window.
 const beside = (box, mark) => {
   const gap = 10, size = box.getBoundingClientRect();
   const left = Math.min(Math.max(gap, mark.left + mark.width / 2 - size.width / 2), innerWidth - size.width - gap);
@@ -28,12 +28,12 @@ document.addEventListener("keydown", event => {
 });
 
 
-// The table: which columns each cell takes, before any is hidden.
+// Record the columns that each cell occupies, before any column is hidden.
 const table = document.querySelector("table.data"), body = table.tBodies[0];
-// On a phone the settings stand behind the metrics: a metric is beside its row's name.
+// On a phone, move the settings behind the metrics, so that metrics are next to the name of their row.
 if (matchMedia("(max-width: 40rem)").matches)
   for (const line of table.rows) line.append(...line.querySelectorAll(".setting"));
-// The hint that the table scrolls, which the style shows on a phone, is for a table that does.
+// Show the hint that the table scrolls only if it does. The style sheet shows the hint only on a phone.
 const frame = document.querySelector(".scroll");
 const hint = () => { document.querySelector(".scrolls").hidden = frame.scrollWidth <= frame.clientWidth; };
 addEventListener("resize", hint);
@@ -68,7 +68,8 @@ const number = text => {
   return found ? parseFloat(found[0].replace(/,/g, "")) : null;
 };
 
-// Sorting: up, down, the study's order. What has no value stays last; a blank setting is base's.
+// Sort in ascending order, descending order, or the study's order. Rows without a value are last. A blank setting has
+// base's value.
 let sorted = [null, 0];
 const sort = column => {
   const turn = sorted[0] === column ? (sorted[1] + 1) % 3 : 1, way = turn === 2 ? -1 : 1;
@@ -77,7 +78,7 @@ const sort = column => {
   if (turn) heads[column].setAttribute("aria-sort", turn === 1 ? "ascending" : "descending");
   const keys = new Map(lines.map(line => {
     const cell = under(line, column);
-    const first = cell.firstChild?.nodeType === 3 ? cell.firstChild.data : cell.textContent; // without mark and details
+    const first = cell.firstChild?.nodeType === 3 ? cell.firstChild.data : cell.textContent; // text without mark and details
     const text = cell.matches(".words") ? "" : cell.dataset.base ?? first;
     return [line, text.startsWith("\u2013") ? "" : text];
   }));
@@ -99,7 +100,7 @@ for (const [column, head] of heads.entries()) {
   head.replaceChildren(button);
 }
 
-// Hiding of columns and rows.
+// Hide columns and rows.
 const off = new Set();
 const hide = () => {
   for (const [cell, [first, end]] of taken) {
@@ -111,7 +112,7 @@ const hide = () => {
 };
 const choices = (title, names, change) => {
   const details = make("details", "", "choose"), list = make("div", "");
-  details.name = "choose"; // one open at a time
+  details.name = "choose"; // only one list is open at a time
   details.append(make("summary", title), list);
   for (const [index, name] of names) {
     const label = make("label", ""), tick = document.createElement("input");
@@ -138,11 +139,11 @@ bar.append(
     table.classList.toggle("some", lines.some(line => line.hidden));
   }));
 
-// Copying of what is seen, in its order: text with tabs and a table for documents, or Markdown.
+// Copy the visible cells in their present order: as text with tabs and a table for documents, or as Markdown.
 const seen = () => {
   const shown = [...heads.keys()].filter(column => !off.has(column));
   const cells = [...body.rows].filter(line => !line.hidden).map(line => shown.map(column => {
-    const cell = under(line, column); // one across several columns is copied in the first of them that is seen
+    const cell = under(line, column); // a cell across several columns is copied in its first visible column
     return shown.find(other => other >= taken.get(cell)[0]) === column ? written(cell) : "";
   }));
   return [shown.map(column => heads[column].dataset.name), ...cells];

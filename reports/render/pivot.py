@@ -70,7 +70,7 @@ def _of_other(made: Made, table: Table, lines: Sequence[Members]) -> Columns:
     for group, name in table.pivot.items():
         own = replace(head, top=top, sub=name, group=group, one_line=f"{head.alone} {name}", spans=head.key)
         columns += _column(own, make, lines)
-    return _across(columns) if head.kind == "value" else columns  # settings stay apart: a blank one means base's value
+    return _across(columns) if head.kind == "value" else columns  # not for settings: blank means base's value
 
 
 def _column(head: Head, make: Callable[[Row], Cell], lines: Sequence[Members]) -> Columns:

@@ -55,7 +55,7 @@ def chosen(layout: Layout, table: Table, choices: Choices, compact: bool) -> tup
         asked = [column for name in choices.columns for column in _asked(name, values, table, choices)]
     else:
         asked = [column for column in values if _usual(column[0], choices, compact, table)]
-    values, asked = _told_apart(values, asked)
+    values, asked = _with_distinct_heads(values, asked)
     hidden = {head.key for name in choices.hide for head, _ in _named(name, values, table)}
     shown = list({column[0].key: column for column in asked if column[0].key not in hidden}.values())
     if not shown:
@@ -66,7 +66,7 @@ def chosen(layout: Layout, table: Table, choices: Choices, compact: bool) -> tup
     return [*names, *_stand_in(shown, keys, table)], [*keys_alone, *others]
 
 
-def _told_apart(*parts: Layout) -> list[Layout]:
+def _with_distinct_heads(*parts: Layout) -> list[Layout]:
     """Replace a head that several settings share by the full names of the settings."""
     tops = Counter({head.key: head.top for part in parts for head, _ in part if head.kind == "setting"}.values())
 

@@ -1,4 +1,4 @@
-"""The formats CSV and JSON: the full records of a table, for programs. Chosen columns have no effect on the records."""
+"""The formats CSV and JSON: the full records of a table, for programs. Choosing or hiding columns removes no field."""
 
 import csv
 import io
@@ -44,7 +44,7 @@ def render_csv(table: Table) -> str:
 
 
 def text(value: object) -> str:
-    """Return one line of text. A leading apostrophe prevents that spreadsheets run it as a formula (CSV injection)."""
+    """Return one line of text. A leading apostrophe prevents spreadsheets from running it (CSV injection)."""
     clean = plain(value)
     return f"'{clean}" if clean.startswith(_FORMULA) else clean
 

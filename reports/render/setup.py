@@ -166,7 +166,7 @@ def _took(outcomes: list[Outcome]) -> str:
 
 
 def trained(table: Table) -> list[Outcome]:
-    """Return each finished training once, even if several rows share it. An ensemble stands for its members."""
+    """Return each finished training once, even if several rows share it. Members of ensembles are included."""
     # The outcome of a row replaces that of a member, because only the row's outcome has scores.
     outcomes = [*table.members, *(o for row in table.rows if not (row.ensemble or row.imported) for o in row.outcomes)]
     return list({o.run.run_id: o for o in outcomes if o.record is not None}.values())
@@ -225,7 +225,7 @@ def _runtime(outcomes: list[Outcome]) -> str:
 
 
 def _ended_early(outcomes: Iterable[Outcome]) -> list[Earlier]:
-    """Return the attempts that ended before each training was finished, without attempts that finished it earlier."""
+    """Return the earlier attempts at these trainings that ended before the training was finished."""
     attempts = [one for outcome in outcomes if outcome.record for one in outcome.record.earlier_attempts]
     return [one for one in attempts if one.ended != "finished"]
 
@@ -303,20 +303,20 @@ def cost_lines(table: Table) -> list[tuple[str, str]]:
     if not spent.total.attempts:
         return []
     return [
-        ("In all", _said(spent.total)),
+        ("In all", _amounts(spent.total)),
         *((key, _row(row)) for key, row in spent.rows.items()),
         ("How it is counted", "; ".join(_how(spent))),
     ]
 
 
-def _said(spent: Amounts) -> str:
+def _amounts(spent: Amounts) -> str:
     return f"{count(spent)}: {in_words(spent)}" if spent.attempts else "nothing yet"
 
 
 def _row(row: RowSpent) -> str:
     of_rows = f"shares runs with {', '.join(row.counted_in)}, where they are counted" if row.counted_in else ""
-    own = _said(row.runs) if row.runs.attempts or not of_rows else ""
-    tuning = f"tuning: {_said(row.tuning)}" if row.tuning.attempts else ""
+    own = _amounts(row.runs) if row.runs.attempts or not of_rows else ""
+    tuning = f"tuning: {_amounts(row.tuning)}" if row.tuning.attempts else ""
     return "; ".join(filter(None, (own, tuning, of_rows)))
 
 

@@ -75,7 +75,7 @@ def so_far(table: Table, columns: int, lines: int) -> RenderableType:
 
 
 def _fitting(shown: Printed, columns: int) -> list[int]:
-    """Return the numbers of the columns to print."""
+    """Return the indices of the columns to print."""
     grid, table = shown.grid, shown.table
     keep = [i for i, head in enumerate(grid.heads) if head.kind != "group"]
     if shown.choices.columns:
@@ -95,7 +95,7 @@ def _importance(place: int, grid: Grid, table: Table) -> int:
     metrics = list(dict.fromkeys(other.metric for other in grid.heads if other.role == "ours"))
     filled = [line for line in grid.lines if line.cells[place].text and line.row is not table.base_row]
     if head.kind == "label":
-        return 8 if 2 * len(filled) > len(grid.lines) else 3  # for a few rows, keys are enough
+        return 8 if 2 * len(filled) > len(grid.lines) else 3  # a few rows can do without a label
     if head.kind == "setting":
         return 5 if filled else 2
     if head.role in PAPERS:

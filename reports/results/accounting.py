@@ -1,4 +1,4 @@
-"""The cost of a row and of a table, and the attempts that the cost includes. experiments/events/accounting.py adds."""
+"""The cost of a row and of a table: attempts and sums. experiments/events/accounting.py reads the cost of attempts."""
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class Spending(Facts):
 
 
 def spending(run_ids: Collection[str], store: Store) -> Spending:
-    """Return the attempts at runs, and at the trials of the searches that found their settings. Raises Damaged."""
+    """Return the costs of all attempts at these runs, and at the trials of their tuning. Raises Damaged."""
     if (kept := read_json(store.root / FILE)) is not None:  # the store is an opened bundle
         return Spending.model_validate(kept)
     searches = list(_tunings(store, run_ids))
@@ -41,7 +41,7 @@ def last_change(found: Spending, run_ids: Collection[str]) -> str:
 
 
 def _tunings(store: Store, run_ids: Collection[str]) -> Iterator[list[str]]:
-    """Yield the run_ids of each search in a store (experiments/tuning.py) that contains one of the runs."""
+    """Yield the run_ids of the trials of each search (experiments/tuning.py) that has one of the runs as a trial."""
     for path in sorted((store.root / "tuning").glob("*.json")):
         record = read_json(path) or {}
         trials = [trial for trial in record.get("trials", ()) if isinstance(trial, dict)]

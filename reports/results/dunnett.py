@@ -1,6 +1,6 @@
 """Dunnett's comparisons of many rows with one control, by numerical integration. This module does not import torch.
 
-Dunnett's test (1955) assumes equal variances; Dunnett's T3 (1980) does not. For a single row they are Student's and
+Dunnett's test (1955) assumes equal variances; Dunnett's T3 (1980) does not. For a single row, they equal Student's and
 Welch's t tests. Tables use the larger of the two p-values. `benchmarks/levels.py` measures how often tables without any
 effect get a star from each test and from the larger p-value.
 
@@ -57,7 +57,7 @@ class Family:
         density = np.exp(-z * z / 2) / math.sqrt(2 * math.pi) * (z[1] - z[0])
         joint = np.ones((len(spread), len(z)))
         for n, count in Counter(self.rows).items():
-            share = n / (n + self.control)  # correlation of two such rows
+            share = n / (n + self.control)  # correlation of two rows of this size
             own, shift = math.sqrt(1 - share), math.sqrt(share) * z
             joint *= _between((-t * spread[:, None] + shift) / own, (t * spread[:, None] + shift) / own) ** count
         return float(weight @ joint @ density)
@@ -142,7 +142,7 @@ def t_interval(values: Sequence[float]) -> tuple[float, float, float]:
 def _pooled_spread(freedom: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return points of s/σ and their probabilities, where s²/σ² = χ²/ν.
 
-    The points are equidistant in ln s, whose density is smooth, for the trapezoid rule.
+    The points are equidistant in ln s for the trapezoid rule, because the density of ln s is smooth.
     """
     from scipy.special import gammaln
 

@@ -1,7 +1,7 @@
 """Power of the tests between seeds: which true differences a number of seeds can detect.
 
-The difference is the one between a row and base, if all rows have the same standard deviation. It gets a star if both
-Dunnett's test and Dunnett's T3 have p < ALPHA (reports/results/significance.py).
+The difference is between one row and base, and all rows are assumed to have the same standard deviation. A difference
+gets a star if both Dunnett's test and Dunnett's T3 have p < ALPHA (reports/results/significance.py).
 """
 
 import math
@@ -34,7 +34,7 @@ def detectable(of: Family, n: int) -> float:
     limit = of.critical()
 
     def missed(shift: float) -> float:
-        # The estimate of the difference over its standard error has a noncentral t distribution.
+        # The estimated difference divided by its standard error has a noncentral t distribution.
         above, below = (float(nctdtr(of.freedom, shift, t)) for t in (limit, -limit))
         found = 1.0 if math.isnan(above) else 1 - above + (0.0 if math.isnan(below) else below)  # NaN in the far tail
         return POWER - found

@@ -1,10 +1,10 @@
 """Tests between two systems on the same sentences or examples, for all rows of a table at once.
 
-Approximate randomisation (Riezler and Maxwell 2005) compares the observed difference with the differences after random
-swaps of the two systems' translations, because swaps would change nothing if the systems were equal. The paired
-bootstrap (Koehn 2004) resamples the same sentences for both systems. Random draws and p-values equal those of
-sacrebleu's `PairedTest` with its default seed, except for ties: for a difference that swaps cannot exceed, p is 1 here,
-and the smallest possible p in sacrebleu.
+Approximate randomisation (Riezler and Maxwell 2005) swaps the two systems' translations of random sentences, and
+compares the observed difference with the differences after such swaps. If the systems were equal, swaps would change
+nothing. The paired bootstrap (Koehn 2004) resamples the same sentences for both systems. Random draws and p-values
+equal those of sacrebleu's `PairedTest` with its default seed, except for ties: for a difference that swaps cannot
+exceed, p is 1 here, and the smallest possible p in sacrebleu.
 
 A metric is a function `value` of summed counts per sentence (experiments/tasks/columns.py), or the mean of one value
 per example, called a share.
@@ -104,7 +104,7 @@ def _whole(counts: Sequence[Counts]) -> bool:
 
 
 def _precision(*counts: Counts) -> type[np.floating]:
-    """Return 32-bit floats if all possible sums are exact in them, because multiplication is twice as fast; else 64."""
+    """Return float32 if all possible sums are exact in it, because multiplication is twice as fast; else float64."""
     largest = max(float(abs(c).sum(axis=0).max(initial=0)) for c in counts) if _whole(counts) else EXACT
     return np.float32 if largest * 2 < EXACT else np.float64
 

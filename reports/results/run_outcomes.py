@@ -107,7 +107,7 @@ REDO = "Restore it from a backup, or rename that folder and run the study again"
 def valid_result(store: Store, run: TableRun) -> tuple[TrainingResult | None, str]:
     """Return the record of a run's training, and "". Return None and the reason if the record is left out.
 
-    If there is no record, both None and "" are returned.
+    Return None and "" if there is no record.
     """
     place = f"runs/{run.run_id}"
     try:
@@ -272,8 +272,9 @@ class Outcome:
 
 
 def collect(runs: Iterable[TableRun], store: Store, columns: Sequence[Column] = ()) -> list[Outcome]:
-    """Read the results of every run and of its evaluations, in the order of `runs`. Equal identities are read once.
+    """Read the results of every run and of its evaluations, in the order of `runs`.
 
+    A run or an evaluation that occurs several times is read once.
     Scores of `columns` that contradict their counts are left out, with the reason in `harm`.
     """
     trained: dict[str, tuple[TrainingResult | None, str]] = {}
@@ -373,7 +374,7 @@ class Ended(NamedTuple):
 
 
 def last_failure(store: Store, run_id: str) -> Ended | None:
-    """Return the error of the last attempt at a run that recorded an error.
+    """Return the error of the run's last attempt that recorded an error.
 
     Return None if no attempt recorded one, for instance because the process was killed.
     """
@@ -387,7 +388,7 @@ def last_failure(store: Store, run_id: str) -> Ended | None:
 
 
 def failures(outcomes: Iterable[Outcome], store: Store) -> list[tuple[Outcome, Ended]]:
-    """Return the failed runs, each with the error of its last attempt."""
+    """Return the failed runs, each with its last error."""
     silent = Ended(0, "", "The process ended without an error message; `ablations status` shows its log.")
     failed = [(o, last_failure(store, o.run.run_id) or silent) for o in outcomes if o.run.state == "failed"]
     return [(outcome, ended._replace(message=ended.message[:LONGEST])) for outcome, ended in failed]

@@ -1,4 +1,4 @@
-"""The table as data: rows in the study's order, with each metric over seeds, its change from base and paper's value.
+"""The table as data: for each row and metric, the values over seeds, the change from base and the paper's value.
 
 Only titles and notes are text to print; `reports/render` does the layout. A measure with a missing seed has no mean.
 """
@@ -166,7 +166,7 @@ class Row:
 
     @property
     def n(self) -> int:
-        """The smallest number of seeds with a value over all measures of the row. NOT_MEASURED counts as a value."""
+        """The smallest number of seeds with a value, over all measures of the row. NOT_MEASURED counts as a value."""
         asked = [len(m.values) + m.lacking.count(NOT_MEASURED) for m in self.measures.values() if m.requested]
         return min(asked, default=sum(o.record is not None for o in self.outcomes))
 
@@ -310,7 +310,7 @@ def measured_alike(rows: Iterable[Row], column: Column) -> bool:
 
 
 def differing_code(rows: Iterable[Row], column: Column) -> list[str]:
-    """Return the files (for a built-in task: the numeric parts) that values of a column share but that differ.
+    """Return the files (for a built-in task: the numeric parts) that values of a column use in different versions.
 
     The names are sorted. Code without recorded files differs from all code with recorded files. Names from the top of
     the repository (see `Outcome.code`) are left out if names from the study's folder differ too.

@@ -1,7 +1,7 @@
 """The table [table] of a study file: how a table is printed. `ablations report` has options with the same names.
 
 A choice that is not made is None or empty. Later choices replace earlier ones in this order: the defaults of the
-format, [table], [table.FORMAT], the options of the command. The choices have no effect on CSV and JSON.
+format, [table], [table.FORMAT], the options of the command. CSV and JSON always contain all columns.
 """
 
 from collections.abc import Iterable

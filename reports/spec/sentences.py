@@ -49,13 +49,14 @@ class Comparison:
     bound: float = 0.0
     strict: bool = False  # whether the difference must be more than the bound, not at least the bound
     factor: bool = False  # whether the bound is a ratio
-    within: bool = False  # whether the difference may be at most the bound, in either direction
+    within: bool = False  # whether the difference must be at most the bound, in either direction
     worse: bool = False  # whether the sentence says that the subjects are worse
 
     def pairs(self, subjects: Sequence[_System], others: Sequence[_System]) -> Iterator[tuple[_System, _System]]:
         """Yield the pairs to compare, the better system first.
 
-        If the claim is "monotone", each system is compared with the one before it, else every subject with every other.
+        Every subject is compared with each of `others`. If the claim is monotone, each subject is compared with the
+        subject before it.
         """
         if not self.others:
             yield from zip(subjects[1:], subjects, strict=False)

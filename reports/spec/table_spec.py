@@ -38,7 +38,7 @@ class TableRun:
     config: TaskConfig  # the settings of `spec`, validated
     store_state: RunState  # the state when the table was planned
     evaluations: tuple[EvaluationSpec, ...] = ()
-    added: Mapping[str, Any] = field(default_factory=dict)  # settings that the user's task had not yet at training
+    added: Mapping[str, Any] = field(default_factory=dict)  # settings added to the user's task after this training
 
     @property
     def run_id(self) -> str:
@@ -88,8 +88,8 @@ class TableSpec:
     rows: tuple[RowSpec, ...]  # all rows of the study, in its order
     members: tuple[TableRun, ...] = ()  # the trainings that ensembles and branches read, each once
     metrics: tuple[Column, ...] = ()  # columns of measured numbers; the set "*" stands for every evaluated set
-    heads: Mapping[str, str] = field(default_factory=dict)  # setting to print → column head; {} for all that vary
-    factors: Mapping[str, str] = field(default_factory=dict)  # `heads`, or else setting of a row → column head
+    heads: Mapping[str, str] = field(default_factory=dict)  # setting in the study's [columns] → column head
+    factors: Mapping[str, str] = field(default_factory=dict)  # `heads`; if empty: setting of any row → column head
     tuned: tuple[str, ...] = ()  # settings that tuning found for the rows
     paper_keys: tuple[str, ...] = ()  # names of the published numbers that columns can print
     base: str | None = None  # key of the row without changes

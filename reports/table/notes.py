@@ -79,12 +79,12 @@ def _missing(table: Table, measures: Sequence[Measure]) -> Iterator[Note]:
             "gap",
         )
     if gaps := missing_cells(table) - (some if table.provisional else 0):
-        yield Note(f"–: not available, in {number(gaps, 'cell')} ({_gaps_say(table, measures)}).", "gap")
+        yield Note(f"–: not available, in {number(gaps, 'cell')} ({_gap_legend(table, measures)}).", "gap")
     if some and not table.provisional:
         yield Note("`--provisional` prints the mean over the seeds done so far.", "gap")
 
 
-def _gaps_say(table: Table, measures: Sequence[Measure]) -> str:
+def _gap_legend(table: Table, measures: Sequence[Measure]) -> str:
     """Explain the text of cells without a number (cells.gap), and the meaning of a cell without a reason."""
     empty = [measure for measure in measures if measure.missing]
     empty = [measure for measure in empty if not (table.provisional and measure.mean_so_far is not None)]
@@ -240,7 +240,7 @@ def imported(table: Table) -> Iterator[Note]:
 
 
 def places(table: Table) -> dict[tuple[str, int], list[Row]]:
-    """Return (key of the parent row, last shared step) → the rows that branch there."""
+    """Return the branches by place. The keys are (key of the parent row, last shared step)."""
     named = {outcome.run.run_id: outcome.run.row for outcome in table.members}
     found: dict[tuple[str, int], list[Row]] = {}
     for row in table.rows:

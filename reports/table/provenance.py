@@ -274,7 +274,7 @@ def code(trained: Iterable[Outcome], changed: Collection[str] = ()) -> tuple[lis
         if facts is None:
             continue
         program = f"{TOOL} {facts.tool.version or ''}".rstrip()
-        if outcome.run.config.setting_roles.frozen_defaults:  # our own code trained, not the user's
+        if outcome.run.config.setting_roles.frozen_defaults:  # a built-in task: the program's code trained the run
             place = _joined(program, _commit(facts.tool, UNCOMMITTED))
         else:
             why = "the row's change" if outcome.run.row in changed else UNCOMMITTED

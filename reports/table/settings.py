@@ -25,8 +25,8 @@ def changes(row: RowSpec, base: RowSpec | None) -> dict[str, Any]:
 def shown(row: Row, base: Row | None, names: Collection[str]) -> dict[str, Any]:
     """Return the settings that a row prints, among the settings in `names` and the row's changes.
 
-    The base row prints all that it reads. Another row prints its changes, and settings that only this row reads, not
-    base. A blank cell means that the value equals that of base.
+    The base row prints all settings that it reads. Another row prints its changes, and settings that base does not
+    read. A blank cell means that the value equals that of base.
     """
     if base is None:
         return at(row, row.settings)
