@@ -1,6 +1,7 @@
-"""A corpus of running text: its lines with the starts of documents, and the digests that identify it. Imports no torch.
+"""A corpus of running text: its lines, the starts of documents, and the digests that identify it. Imports no torch.
 
-A folder's sets are its files. One file is split by lines: the last 5 % are the test set, the 5 % before them dev.
+In a folder, each set has its own files. A single file is split by lines: the last 5 % are the test set, and the 5 %
+before them are dev.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,11 +20,11 @@ from experiments.errors import UserError
 from experiments.identity import digest
 from experiments.messages import number
 
-# --- The `data` section of language models: which text, in which pieces and windows
+# --- The `data` section of language models: text, pieces and windows
 
 
 class TextData(DataConfig):
-    """Running text. The pieces hold any text: what was not learnt is spelt in bytes."""
+    """Settings of running text. The pieces can represent any text: unknown characters are spelt in bytes."""
 
     running_text: ClassVar[bool] = True
 
@@ -44,6 +45,7 @@ class TextData(DataConfig):
     mix_documents: bool = Field(True, description="whether windows may continue into the next document")
 
 
+# Settings that a language model does not read, and the kind of data that they belong to.
 UNREAD = {
     "data.source": "languages",
     "data.target": "languages",
@@ -59,7 +61,7 @@ PATTERNS = {"train": ("train*.txt",), "dev": ("dev*.txt", "val*.txt"), "test": (
 
 
 def find(folder: Path, data: TextData) -> tuple[Files, Files, dict[str, Files]]:
-    """The files of train, of dev, and of each test set by its name. Raises UserError for missing ones."""
+    """Return the files of train, of dev, and of each test set by name. Raises UserError for missing files."""
     refuse_no_folder(folder, "a folder with train*.txt and dev*.txt, or one file of text, which is split")
     train, dev = (_files(folder, name, getattr(data, name)) for name in ("train", "dev"))
     tests: dict[str, Files] = {}
@@ -83,7 +85,10 @@ def _files(folder: Path, name: str, given: Sequence[str]) -> Files:
 
 
 def _matching(folder: Path, name: str, patterns: Sequence[str]) -> Files:
-    """Files by name, or by name without .gz; each once, in the order of patterns and names. Raises UserError."""
+    """Return the files whose names match a pattern, with or without .gz, in the order of patterns and names.
+
+    Raises UserError for an invalid pattern, and if a file exists both plain and as .gz.
+    """
     paths: dict[Path, None] = {}
     for pattern in patterns:
         for one in (pattern, f"{pattern}.gz"):
@@ -114,28 +119,31 @@ def _missing(folder: Path, name: str, patterns: Sequence[str]) -> UserError:
 # --- The corpus
 
 
-LONGEST = 1 << 14  # characters; longer lines are read in parts
-HELD_OUT = 20  # one file: dev and test are 1 / 20 of its lines each
+LONGEST = 1 << 14  # characters of a line; longer lines are read in parts
+HELD_OUT = 20  # in a single file, dev and test have 1 / 20 of the lines each
 
 
 class TextLine(NamedTuple):
-    """A line with its end, or a part of a long one."""
+    """A line with its end-of-line character, or a part of a long line."""
 
     text: str
-    starts: bool  # a document
+    starts: bool  # whether the line begins a document
 
 
 @dataclass(frozen=True)
 class TextCorpus(Corpus):
-    """Text in named sets. `raw`: bytes that are no UTF-8 are kept, as lone surrogates (PEP 383)."""
+    """A corpus of text in named sets.
+
+    raw: bytes that are not UTF-8 are kept as lone surrogates (PEP 383).
+    """
 
     sides: ClassVar[tuple[str, ...]] = ("target",)
 
-    documents: str = "file"  # what a document is: data.documents
-    split: bool = False  # all sets are parts of one file
+    documents: str = "file"  # the setting data.documents
+    split: bool = False  # True if all sets are parts of one file
 
     def read(self, set_name: str) -> Iterator[TextLine]:
-        """The text of "train", "dev" or a test set. Raises UserError for a file that is not what was hashed."""
+        """Yield the lines of "train", "dev" or a test set. Raises UserError if a file changed after it was hashed."""
         if self.generated:
             sentences = (f"{english}\n" for english, _ in generate(set_name, self.generated))
             yield from self._in_documents(sentences)
@@ -163,12 +171,12 @@ class TextCorpus(Corpus):
             "test": (count - held, count),
         }
         start, end = bounds[set_name]
-        for place, line in enumerate(lines):  # to the end: the file's hash is compared there
+        for place, line in enumerate(lines):  # read to the end, where the hash of the file is compared
             if start <= place < end:
                 yield line
 
     def check(self, cache_dir: Path | None = None) -> dict[str, int]:
-        """Read and check every file once; rows are not counted. Raises UserError for unusable files."""
+        """Read and check every file once. Raises UserError for unusable files. Returns {}, as no rows are counted."""
         facts = self.pinned(cache_dir).facts
         if self.split and (lines := facts[self.train[0]].lines) < HELD_OUT:
             raise UserError(
@@ -189,7 +197,7 @@ class TextCorpus(Corpus):
 
 
 def resolve(data: TextData) -> TextCorpus:
-    """The corpus of a configuration, found by file names; does not read files. Raises UserError for missing ones."""
+    """Return the corpus of a configuration without reading its files. Raises UserError for missing files."""
     raw, how = data.units == "byte", data.documents
     if data.corpus == "builtin":
         if data.train or data.dev or data.test:

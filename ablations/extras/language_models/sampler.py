@@ -1,4 +1,4 @@
-"""A trained language model as a writer of text.
+"""Sample text from a trained language model.
 
 Shapes: B samples, V pieces of the vocabulary.
 """
@@ -22,8 +22,10 @@ from model.protocol import Network, SearchState
 
 @dataclass(frozen=True)
 class Choice:
-    """Sampling of a piece: from the `top_k` most probable (0: all), and of these from the fewest that together have
-    the probability `top_p`. Probabilities are those of logits / `temperature`; 0 takes the most probable piece.
+    """Settings of sampling. Probabilities are the softmax of logits / temperature.
+
+    temperature: 0 takes the most probable piece. top_k: sample from the `top_k` most probable pieces; 0 means all.
+    top_p: of these, sample from the smallest set of most probable pieces whose total probability is at least `top_p`.
     """
 
     temperature: float = 1.0
@@ -32,7 +34,7 @@ class Choice:
 
 
 class Sampler:
-    """Continues text."""
+    """A trained language model that continues text."""
 
     choice = Choice
 
@@ -43,29 +45,33 @@ class Sampler:
     def of_run(
         cls, config: LanguageConfig, attempt: Path, spec: DeviceSpec, precision: str = "fp32", choice: str | None = None
     ) -> "Sampler":
-        """Load from the folder of the attempt that trained; `choice` of checkpoint: the configuration's if None."""
+        """Load the model of a run from the folder of its attempt.
+
+        choice: the choice of checkpoint; None means that of the configuration.
+        """
         device = Device.open(spec, precision)
         model = load_chosen(config, choice, attempt, device)
         return cls(model, load_tokenizers(config, attempt)[0], device, config.data.window)
 
     @classmethod
     def load(cls, folder: Path | str, spec: DeviceSpec | None = None, precision: str = "fp32") -> "Sampler":
-        """Load from a folder of `ablations export`. Raises UserError for another or a damaged folder."""
+        """Load from a folder of `ablations export`. Raises UserError for any other folder, and for a damaged one."""
         attempt = Path(folder)
         config = exported_config(attempt, LanguageConfig, "language_modelling")
         return cls.of_run(config, attempt, spec or DeviceSpec(), precision, "last")
 
     def sample(self, prompt: str, pieces: int, choice: Choice, samples: int = 1, seed: int = 1) -> list[str]:
-        """Continuations of a text, of up to so many pieces each, or to the end of the document."""
+        """Return continuations of a prompt. Each ends after `pieces` pieces or at the end of its document."""
         drawn = list(self.draw(prompt, pieces, choice, samples, seed))
         rows = torch.stack(drawn).T.tolist() if drawn else [[] for _ in range(samples)]
         ends = [row.index(EOS_ID) if EOS_ID in row else len(row) for row in rows]
         return [self.tokenizer.decode(row[:end]) for row, end in zip(rows, ends, strict=True)]
 
     def draw(self, prompt: str, pieces: int, choice: Choice, samples: int, seed: int) -> Iterator[Tensor]:
-        """One piece of every sample at a time: (B,). Ends where all documents have ended.
+        """Yield the next piece of every sample, of shape (B,), until `pieces` are drawn or all documents have ended.
 
-        The text so far is read in windows as large as in training: when one is full, its second half begins the next.
+        The model reads the text in windows of the training's size. When a window is full, its second half begins the
+        next window.
         """
         generator = torch.Generator(self.device.torch_device).manual_seed(seed)
         start = [EOS_ID, *self.tokenizer.encode(prompt)][-self.window + 1 :]
@@ -86,7 +92,7 @@ class Sampler:
                     return
 
     def _read(self, pieces: Sequence[Tensor], samples: int) -> tuple[SearchState, Tensor]:
-        """A new window that begins with these pieces, and the logits after them."""
+        """Start a window with these pieces. Return its state and the logits after the last piece."""
         memory = self.model.encode(torch.zeros(samples, 0, dtype=torch.int64, device=self.device.torch_device))
         state = self.model.start_decoding(memory, None, 1, self.window)
         for piece in pieces:
@@ -99,7 +105,10 @@ class Sampler:
 
 
 def drawn(logits_BV: Tensor, choice: Choice, generator: torch.Generator) -> Tensor:
-    """One piece of each row: (B,). PAD, BOS and UNK are never drawn: no text has them."""
+    """Draw one piece for each row and return their ids, of shape (B,).
+
+    PAD, BOS and UNK are never drawn, because no text contains them.
+    """
     logits_BV = logits_BV.clone()
     logits_BV[:, [PAD_ID, BOS_ID, UNK_ID]] = -torch.inf
     if not choice.temperature:
@@ -108,7 +117,7 @@ def drawn(logits_BV: Tensor, choice: Choice, generator: torch.Generator) -> Tens
     if choice.top_k:
         ordered[:, choice.top_k :] = -torch.inf
     shares = ordered.softmax(-1)
-    before = shares.cumsum(-1) - shares  # of the more probable pieces
+    before = shares.cumsum(-1) - shares  # total probability of the more probable pieces
     shares = shares.masked_fill(before >= choice.top_p, 0)
     place_B1 = torch.multinomial(shares, 1, generator=generator)
     piece_B1: Tensor = order_BV.gather(-1, place_B1)

@@ -1,4 +1,4 @@
-"""Scores of running text from counts of each line: bits per byte and perplexities. Imports no torch."""
+"""Compute scores of running text from counts per line: bits per byte and perplexities. Imports no torch."""
 
 import math
 from typing import Any
@@ -6,22 +6,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-TEXT_COUNTS = ("nll", "pieces", "bytes", "words")  # of a line; nll in natural logarithms
+TEXT_COUNTS = ("nll", "pieces", "bytes", "words")  # counts per line; nll is −ln P
 
 
 def bits_per_byte(sums: NDArray[Any]) -> NDArray[np.float64]:
-    """`sums` (… × 4, TEXT_COUNTS) → bits per byte of the text (…)."""
+    """Return bits per byte of text: `sums` of shape (…, 4), as TEXT_COUNTS → shape (…)."""
     bits: NDArray[np.float64] = sums[..., 0] / (math.log(2) * sums[..., 2])
     return bits
 
 
 def piece_perplexity(sums: NDArray[Any]) -> NDArray[np.float64]:
-    """`sums` (… × 4, TEXT_COUNTS) → perplexity per piece (…), at most e^700."""
+    """Return the perplexity per piece, at most e^700: `sums` of shape (…, 4), as TEXT_COUNTS → shape (…)."""
     return _perplexity(sums, 1)
 
 
 def word_perplexity(sums: NDArray[Any]) -> NDArray[np.float64]:
-    """`sums` (… × 4, TEXT_COUNTS) → perplexity per word between spaces (…), at most e^700."""
+    """Return the perplexity per word between spaces, at most e^700: `sums` of shape (…, 4) → shape (…)."""
     return _perplexity(sums, 3)
 
 

@@ -1,6 +1,6 @@
-"""Score running text under a language model, window by window. Only the child imports it: it needs torch.
+"""Score running text with a language model, window by window. Needs torch, so only child processes import this module.
 
-Shapes: B windows, T positions, D d_model, N pieces that are predicted.
+Shapes: B windows, T positions, D d_model, N predicted pieces.
 """
 
 from collections.abc import Callable, Mapping
@@ -35,11 +35,11 @@ def stream_nll(
     max_batch_tokens: int | None = None,
     should_stop: Callable[[], bool] | None = None,
 ) -> NDArray[np.float64]:
-    """−ln P of every piece after the first, each given the pieces before it in its window: (N,) in float64.
+    """Return −ln P of every piece after the first, given the pieces before it in its window: (N,) in float64.
 
-    Windows begin `stride` pieces apart; a piece counts in the first window that has it, so it sees at least
-    window − stride pieces where there are so many. mix: windows go on beyond the end of a document.
-    The result does not depend on `max_batch_tokens` beyond rounding. Raises Preempted.
+    Windows begin `stride` pieces apart. A piece is scored in the first window that contains it. Except at the start of
+    a document, it is predicted from at least window − stride pieces. mix: windows continue into the next document.
+    `max_batch_tokens` changes the result only by rounding. Raises Preempted if `should_stop` returns True.
     """
     documents = text.offsets[[0, -1]] if mix else text.offsets
     windows = cut(documents, window, stride)
@@ -54,7 +54,7 @@ def stream_nll(
             sides = (batch.target_input, batch.target_output)
             read_BT, output_BT = (device.move(torch.from_numpy(side)) for side in sides)
             hidden_BTD = model(read_BT.new_zeros(len(read_BT), 0), None, read_BT)
-            nll_BT, _ = piece_nll(model, hidden_BTD, output_BT, output_BT != PAD_ID)  # at padding 0
+            nll_BT, _ = piece_nll(model, hidden_BTD, output_BT, output_BT != PAD_ID)  # 0 at padding
             for (first, length, new), nll_T in zip(part.tolist(), nll_BT.cpu().numpy(), strict=True):
                 nll[first + length - new : first + length] = nll_T[length - new : length]
     return nll
@@ -63,9 +63,9 @@ def stream_nll(
 def measure_text(
     trained: Trained, text: EncodedSet, settings: Mapping[str, Any], mix: bool, folder: Path, context: AttemptContext
 ) -> dict[str, Any]:
-    """Score a set; `statistics.npy` keeps of each line the sum of −ln P, its pieces, bytes and words.
+    """Score a set. Write the sum of −ln P and the numbers of pieces, bytes and words of each line to statistics.npy.
 
-    A document's end is predicted too and counts to its last line. mix: windows reach from a document into the next.
+    The end of a document is predicted too and belongs to its last line. mix: windows continue into the next document.
     """
     stream = text.sides["target"]
     nll = stream_nll(
@@ -73,7 +73,7 @@ def measure_text(
         should_stop=context.should_stop,
     )  # fmt: skip
     assert stream.lines is not None
-    first = stream.lines[:, 0] - 1  # in nll, which begins at the second piece
+    first = stream.lines[:, 0] - 1  # index of each line's first piece in nll, which begins at the second piece
     pieces = np.diff(first, append=len(nll))
     statistics = np.column_stack([np.add.reduceat(nll, first), pieces, stream.lines[:, 1:]])
     np.save(folder / "statistics.npy", statistics, allow_pickle=False)

@@ -1,4 +1,4 @@
-"""Language models: running text, scored by bits per byte, which does not depend on the pieces."""
+"""The task `language_modelling`: train on running text, scored by bits per byte, which do not depend on the pieces."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -28,7 +28,7 @@ from model.config import ModelConfig
 if TYPE_CHECKING:
     from experiments.tasks.train_network import CorpusReader
 
-# --- Its configuration: a decoder alone, on running text
+# --- The configuration: a decoder without an encoder, on running text
 
 
 _NO_SEARCH = "a language model is scored without a search"
@@ -39,20 +39,20 @@ _UNREAD = {
 
 
 class LanguageModel(ModelConfig):
-    """Settings of a network without an encoder and without attention to one."""
+    """Settings of a network without an encoder and without attention to an encoder."""
 
     encoder: str = Field("", description="must be empty, because a language model has no source")
     decoder: str = Field("N * (self_attention, feed_forward)", description="layers of the network")
 
 
 class LanguageTraining(TrainingConfig):
-    """Bits per byte are those of unsmoothed probabilities, so nothing smooths the labels."""
+    """Settings of training. Labels are not smoothed, because bits per byte measure unsmoothed probabilities."""
 
     label_smoothing: float = Field(0.0, ge=0, lt=1, description="epsilon_ls (section 5.4)")
 
 
 class LanguageEvaluation(EvaluationConfig):
-    """Settings of the likelihood, which is computed in windows. There is no search."""
+    """Settings of scoring. The likelihood is computed in windows, without a search."""
 
     stride: int | None = Field(
         None, ge=1, description="distance in pieces between the starts of evaluation windows; no overlap if unset"
@@ -61,7 +61,7 @@ class LanguageEvaluation(EvaluationConfig):
 
 
 class LanguageConfig(RunConfig):
-    """Defaults of the paper's base, without an encoder and without label smoothing. They are fixed, like base's."""
+    """Settings of a run. The defaults are those of the paper's base without encoder and label smoothing, and frozen."""
 
     needs_encoder: ClassVar[bool] = False
 
@@ -73,7 +73,7 @@ class LanguageConfig(RunConfig):
 
     @property
     def evaluated_window(self) -> int:
-        """Pieces of a window in evaluation."""
+        """Number of pieces in an evaluation window."""
         return self.evaluation.window or self.data.window
 
     def unread(self, names: Iterable[str]) -> list[str]:
@@ -142,7 +142,7 @@ class LanguageModelling(NetworkTask):
         return text.resolve(config.data)
 
     def evaluation_settings(self, config: LanguageConfig) -> dict[str, Any]:
-        """The settings that identify an evaluation: those that choose weights, the window and its stride."""
+        """Return the settings that identify an evaluation: the choice of weights, the window and its stride."""
         read = (*OF_WEIGHTS, *config.network_changes)
         chosen = {name: value for name, value in super().evaluation_settings(config).items() if name in read}
         window = config.evaluated_window
@@ -171,7 +171,7 @@ class LanguageModelling(NetworkTask):
 
     def check_batches(self, config: LanguageConfig, encoded: EncodedCorpus) -> None:
         data, documents = config.data, encoded.train["target"].offsets
-        # raises UserError for a text shorter than a window
+        # The constructor raises UserError if the text is shorter than a window.
         WindowPlan(documents, data.window, data.mix_documents, config.training.tokens_per_batch, 0)
 
     def reading(self) -> "CorpusReader":
@@ -182,7 +182,7 @@ class LanguageModelling(NetworkTask):
     def likelihood(
         self, config: LanguageConfig, evaluation: EvaluationSpec, weights: Path, folder: Path, context: AttemptContext
     ) -> dict[str, Any]:
-        """The bits per byte of a set, of the weights or of an ensemble's members."""
+        """Return the scores of a set for the weights of a run, or for the members of an ensemble."""
         from ablations.extras.language_models.scoring import measure_text
 
         trained, text = self.trained(config, evaluation, weights, context), self.evaluated(config, evaluation, context)

@@ -1,6 +1,6 @@
-"""Train on running text: batches of windows by step, and perplexity on dev during training.
+"""Train on running text: the batch of windows of each step, and perplexity on dev during training.
 
-Only the child imports it: it needs torch.
+Needs torch, so only child processes import this module.
 """
 
 import math
@@ -26,10 +26,10 @@ from model.protocol import Network
 
 
 class WindowBatches:
-    """The trainer's source of batches (experiments/tasks/train_network.py: BatchSource).
+    """The source of the trainer's batches (experiments/tasks/train_network.py: BatchSource).
 
-    share: (rank, ranks) of the processes that train together; each gets its part of every batch. All windows have one
-    width, so few shapes occur.
+    share: rank of this process and number of processes that train together; each process gets a part of every batch.
+    All windows have the same width, so few shapes occur.
     """
 
     def __init__(
@@ -55,12 +55,15 @@ class WindowBatches:
         return [to_tensors(collate_windows(self._text, part, self._plan.window), pin=self._pin) for part in dealt]
 
     def trained_on(self, steps: int) -> tuple[Lengths, Lengths, Lengths]:
-        """For the first `steps` updates of all ranks: how often each window occurs, zeros, and the windows' lengths."""
+        """Return how often each length of window occurs in the first `steps` updates of all ranks.
+
+        The result is counts, source lengths (zeros) and window lengths.
+        """
         lengths, counts = self._plan.seen(steps)
         return counts, np.zeros_like(lengths), lengths
 
     def describe(self) -> dict[str, Any]:
-        """Describe the division of a step, and the share of padding in an epoch."""
+        """Return the size of micro-batches, and the share of padding in an epoch."""
         used = self._plan.epoch(0)[:, 1].sum() / (self._plan.windows * self._plan.window)
         return {"micro_batch_tokens": self.max_tokens, "padding": round(1 - float(used), 4)}
 
@@ -68,7 +71,7 @@ class WindowBatches:
 def text_perplexity(
     config: RunConfig, model: Network, encoded: EncodedCorpus, device: Device
 ) -> Callable[[int], dict[str, float]]:
-    """Measure the perplexity of the running text of dev, in windows of the training's size without overlap."""
+    """Return a function that measures the perplexity on dev, in windows of the training's size without overlap."""
     data, text = _of_text(config), encoded.set("dev").sides["target"]
 
     def evaluate(_step: int) -> dict[str, float]:

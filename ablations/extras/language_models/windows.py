@@ -1,6 +1,6 @@
-"""Assign windows of running text to batches, as a pure function of (seed, step). Imports no torch.
+"""Assign windows of running text to batches, as a pure function of seed and step. Imports no torch.
 
-Randomness is raw bits of PCG64, and sorts are stable, so another version of numpy makes the same plan.
+The plan uses only raw bits of PCG64 and stable sorts, so every version of numpy makes the same plan.
 """
 
 import numpy as np
@@ -12,39 +12,40 @@ from experiments.data.encoding.tokenizer import PAD_ID
 from experiments.errors import UserError
 from experiments.messages import number
 
-Windows = NDArray[np.int64]  # (B, 2): the place of the first piece that is read, and the number of pieces predicted
+Windows = NDArray[np.int64]  # (B, 2): index of the first piece that is read, number of predicted pieces
 
 
 class WindowPlan:
-    """Batches of windows; every window occurs once per epoch, in another order and, where documents mix, at other cuts.
+    """The windows of each batch. Every window occurs once per epoch; each epoch has another order.
 
-    documents: the places of EOS (encoding/sides.py). window: pieces predicted by one. mix: windows reach from a
-    document into the next; otherwise each document is cut from its start, and its last window may be short.
-    Steps and epochs count from 0. Raises UserError for a text shorter than a window, or a batch smaller than one.
+    documents: the positions of EOS (encoding/sides.py). window: number of pieces that a window predicts. mix: windows
+    continue into the next document, and each epoch cuts the text at other positions. Without mix, each document is cut
+    from its start, and its last window may be short.
+    Steps and epochs count from 0. Raises UserError for a text or a batch that is smaller than a window.
     """
 
     def __init__(self, documents: Places, window: int, mix: bool, tokens_per_batch: int, seed: int) -> None:
         self.window, self.seed = window, seed
         self.rows = rows_of(tokens_per_batch, window)
-        self._last = int(documents[-1])  # pieces that can be predicted
+        self._last = int(documents[-1])  # number of pieces that can be predicted
         if mix and self._last < window:
             raise UserError(
                 f"The training text has {number(self._last, 'piece')}, fewer than data.window = {window}. Set "
                 f"data.window to {self._last} or less, or take more text."
             )
         self._cut = None if mix else cut(documents, window, window)[:, :2]
-        # With any offset there are so many whole windows.
+        # With mix, the number of windows is the number of whole windows that fit for every offset.
         self.windows = max(1, (self._last - window + 1) // window) if self._cut is None else len(self._cut)
         self._cached: tuple[int, Windows] = (-1, np.zeros((0, 2), np.int64))
 
     def batch(self, step: int) -> Windows:
-        """The windows of update number `step`."""
+        """Return the windows of update number `step`."""
         places = np.arange(step * self.rows, (step + 1) * self.rows)
         epochs = places // self.windows
         return np.concatenate([self.epoch(int(e))[places[epochs == e] % self.windows] for e in np.unique(epochs)])
 
     def seen(self, steps: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Lengths of windows, and how many of each the first `steps` updates contain."""
+        """Return the lengths of windows, and the number of windows of each length in the first `steps` updates."""
         if self._cut is None:
             return np.array([self.window]), np.array([steps * self.rows])
         epochs, rest = divmod(steps * self.rows, self.windows)
@@ -54,7 +55,7 @@ class WindowPlan:
         return different, np.bincount(where, weights, len(different)).astype(np.int64)
 
     def epoch(self, epoch: int) -> Windows:
-        """All windows of an epoch, in their order. The last epoch is cached."""
+        """Return all windows of an epoch in training order. The last requested epoch is cached."""
         if self._cached[0] != epoch:
             bits = np.random.PCG64(np.random.SeedSequence([self.seed, epoch]))
             order = np.argsort(bits.random_raw(self.windows), kind="stable")
@@ -68,7 +69,7 @@ class WindowPlan:
 
 
 def rows_of(tokens_per_batch: int, window: int) -> int:
-    """The windows of a batch. Raises UserError where it holds none."""
+    """Return the number of windows in a batch. Raises UserError if it is 0."""
     if tokens_per_batch < window:
         raise UserError(
             f"training.tokens_per_batch = {tokens_per_batch} is less than data.window = {window}: a batch holds at "
@@ -78,15 +79,17 @@ def rows_of(tokens_per_batch: int, window: int) -> int:
 
 
 def cut(documents: Places, window: int, stride: int) -> NDArray[np.int64]:
-    """Windows that predict every piece of every document once: (n, 3), the place of the first piece read, the pieces
-    that are read, and how many of the last of them are predicted for the first time.
+    """Return windows that together score every piece of every document once, of shape (n, 3).
 
-    Each window but a document's first begins `stride` pieces after the one before it.
+    A row has the index of the first piece that is read, the number of predicted pieces, and the number of pieces at the
+    end of the window that no earlier window predicts. Each window begins `stride` pieces after the one before it in the
+    same document.
     """
-    length = np.diff(documents)  # pieces to predict, EOS counted
+    length = np.diff(documents)  # number of pieces to predict, including EOS
     counts = 1 + np.maximum(0, -(-(length - window) // stride))
     document = np.repeat(np.arange(len(length)), counts)
-    place = np.arange(len(document)) - np.repeat(np.cumsum(counts) - counts, counts)  # within its document
+    # Number of each window within its document.
+    place = np.arange(len(document)) - np.repeat(np.cumsum(counts) - counts, counts)
     begins = stride * place
     ends = np.minimum(begins + window, length[document])
     new = ends - np.where(place > 0, begins - stride + window, 0)
@@ -94,7 +97,10 @@ def cut(documents: Places, window: int, stride: int) -> NDArray[np.int64]:
 
 
 def collate_windows(text: Side, windows: Windows, width: int) -> Batch[NDArray[np.int64]]:
-    """Return the input and the target pieces, one later, padded to `width`. No windows give one row of PAD."""
+    """Return a batch with input pieces and with target pieces one position later, padded to `width`.
+
+    Without windows, the batch has one row of PAD.
+    """
     starts, lengths = windows[:, 0], windows[:, 1]
     steps = np.arange(width + 1)
     if len(windows):

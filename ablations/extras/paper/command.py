@@ -1,4 +1,4 @@
-"""Verbs for the text of a paper: `ablations fill` puts numbers into it, `ablations paper` writes all of its parts."""
+"""The commands `ablations fill` (put numbers into a text) and `ablations paper` (write the tables of a paper)."""
 
 import shlex
 from pathlib import Path
@@ -58,7 +58,7 @@ def paper(
     with explain_os_errors(f"write to {out}"):
         out.mkdir(parents=True, exist_ok=True)
     lines = ["# How each file is made", ""]
-    packs = verbs().get("bundle")  # of another extra
+    packs = verbs().get("bundle")  # a command of another extra, which may be missing
     for study in studies:
         chosen = choose_table(study, selectors, say)
         name, words = chosen.study.name, chosen.to_paste or shlex.quote(study)
@@ -67,7 +67,7 @@ def paper(
             f"{name}-numbers.tex": f"ablations report {words} --macros",
             f"{name}-setup.md": f"ablations report {words} --format setup --out",
         }
-        if packs:  # first: it refuses an unfinished table
+        if packs:  # the bundle comes first, because it refuses an unfinished table
             made[f"{name}.tar.gz"] = f"ablations bundle {words} --out"
             packs.function(study, selectors=selectors, out=out / f"{name}.tar.gz")
         print_table(chosen, "latex", out / f"{name}.tex")

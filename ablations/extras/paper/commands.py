@@ -1,4 +1,4 @@
-"""The verbs of this extra."""
+"""The commands of this extra."""
 
 from ablations.cli.verbs import PRINT, Verb
 

@@ -1,10 +1,10 @@
-r"""Read a paper's comments on its tables, which are not printed, and the numbers that it prints.
+r"""Read the tables and claims that a paper names in comments, and the numbers that it prints.
 
     % table: table3 --profile small --store runs          in Markdown: <!-- table: … -->, in Typst: // table: …
     % claim: A-h1 is worse than base in bleu by at least 0.5
 
-A claim is about the last table named before it, in the order in which a reader meets the files: those that `\input`,
-`\include`, `\subfile` and `\import` name are read where they are named. `\abl{…}` prints numbers of the files that
+A claim is checked in the last table that a comment names before it. Files that `\input`, `\include`, `\subfile` or
+`\import` name are read at this point of the text. `\abl{…}` prints a number from a file that
 `ablations report --macros` wrote.
 """
 
@@ -23,11 +23,11 @@ from reports.render.printed import MADE_BY, asked_for
 from reports.results.table import Table
 from reports.spec.sentences import Claim, compared, parse
 
-DEEPEST = 20  # files within files
-LARGEST = 16 << 20  # bytes of a text
+DEEPEST = 20  # levels of nested inclusions
+LARGEST = 16 << 20  # bytes of a file
 
 _TEX_COMMENT = re.compile(r"(?<!\\)(?:\\\\)*(%+(.*))$", re.MULTILINE)
-_LINE_COMMENT = re.compile(r"^[ \t]*(%+(.*))$", re.MULTILINE)  # in a file of another language: a whole line
+_LINE_COMMENT = re.compile(r"^[ \t]*(%+(.*))$", re.MULTILINE)  # in files other than LaTeX, a comment is a whole line
 _HTML_COMMENT = re.compile(r"(<!--(.*?)-->)", re.DOTALL)
 _TYPST_COMMENT = re.compile(r"(?<!:)(//(.*))$", re.MULTILINE)
 _SAID = re.compile(r"(table|[Cc]laim|CLAIM) ?: ?(.*)")
@@ -51,48 +51,48 @@ class PaperClaim:
 
 @dataclass(frozen=True)
 class PaperTable:
-    """A table that a paper names, and what the paper says of it."""
+    """A table that a paper names, with the claims that the paper makes about it."""
 
-    words: tuple[str, ...]  # that select it
-    named_in: Path  # the file that names it
+    words: tuple[str, ...]  # command-line arguments that select the table
+    named_in: Path  # the file that names the table
     claims: tuple[PaperClaim, ...] = ()
-    file: Path | None = None  # of its numbers
-    text: str = ""
+    file: Path | None = None  # the file of numbers, if the paper includes one
+    text: str = ""  # content of this file
 
 
 @dataclass
 class Paper:
-    """A paper with the files that it reads."""
+    """A paper, with the files that it includes."""
 
     file: Path
     tables: list[PaperTable] = field(default_factory=list)
-    unread_claims: list[str] = field(default_factory=list)  # a sentence for each comment that looks like a claim
-    unread_files: list[str] = field(default_factory=list)  # a sentence for each inclusion that was not read
+    unread_claims: list[str] = field(default_factory=list)  # one sentence for each comment that only resembles a claim
+    unread_files: list[str] = field(default_factory=list)  # one sentence for each included file that was not read
     files: list[Path] = field(default_factory=list)  # in the order of reading
-    texts: list[str] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)  # contents of these files, without files of numbers
 
     @property
     def unread(self) -> list[str]:
-        """The claims and files that were not read, a sentence each."""
+        """One sentence for each claim and each file that was not read."""
         return [*self.unread_claims, *self.unread_files]
 
     @property
     def says_something(self) -> bool:
-        """Return whether it says which tables it is about, or prints their numbers."""
+        """True if the paper names a table or prints a number of a table."""
         return bool(self.tables) or any(used(text) for text in self.texts)
 
     def where(self, file: Path, line: int) -> str:
-        """A place, for messages."""
+        """Return a file and a line, for messages."""
         return f"{self.shown(file)}, line {line}"
 
     def shown(self, file: Path) -> str:
-        """A file's name, from the folder of the paper if it lies in it."""
+        """Return the name of a file for messages, relative to the folder of the paper if the file is in it."""
         within = file.is_relative_to(self.file.parent) and file != self.file
         return str(file.relative_to(self.file.parent)) if within else str(file)
 
 
 class _Comment(NamedTuple):
-    """A comment, and where in the text it begins."""
+    """A comment and its position in the text."""
 
     start: int
     end: int
@@ -100,7 +100,7 @@ class _Comment(NamedTuple):
 
 
 def read_paper(file: Path, text: str) -> Paper:
-    """A paper with its tables, their claims, and its files of numbers.
+    """Read a paper with its tables, claims and files of numbers.
 
     Raises UserError for a claim before any table, and for a number that no file defines.
     """
@@ -117,7 +117,10 @@ def read_paper(file: Path, text: str) -> Paper:
 
 
 def _read(paper: Paper, file: Path, text: str, opened: tuple[Path, ...], numbers_files: dict[Path, str]) -> None:
-    """Read a file and, where they are named, those that it includes. opened: the files around it, and itself."""
+    """Read a file and the files that it includes, in the order of the text.
+
+    opened: the file and the files that include it, directly or indirectly.
+    """
     paper.files.append(file)
     if defined(text):
         numbers_files[file] = text
@@ -145,7 +148,7 @@ def _read(paper: Paper, file: Path, text: str, opened: tuple[Path, ...], numbers
 
 
 def _take(paper: Paper, file: Path, line: int, comment: str) -> None:
-    """Add a comment's table or claim to the paper, or a warning if it only looks like a claim."""
+    """Add the table or claim in a comment to the paper, or a warning if the comment only resembles a claim."""
     words = " ".join(comment.split())
     said = _SAID.fullmatch(words)
     if said is None or (said[1] not in ("table", "claim") and not _is_claim(said[2])):
@@ -169,7 +172,7 @@ def _take(paper: Paper, file: Path, line: int, comment: str) -> None:
 
 
 def _looks_like_a_claim(words: str) -> bool:
-    """Return whether a comment begins with the word claim, or has the form of a claim, perhaps behind another word."""
+    """Return whether a comment begins with the word "claim", or has the form of a claim, perhaps after a colon."""
     if re.match(r"(?i)\W*claims?\b", words):
         return True
     return any(map(_is_claim, (words, words.partition(":")[2])))
@@ -184,7 +187,7 @@ def _is_claim(sentence: str) -> bool:
 
 
 def _comments(file: Path, text: str) -> Iterator[_Comment]:
-    """All comments of a text: of LaTeX also those behind text on their line."""
+    """Yield the comments of a text. In LaTeX, a comment may follow text on the same line."""
     if file.suffix in (".tex", ".ltx", ".sty"):
         forms = [_TEX_COMMENT]
     else:
@@ -198,7 +201,7 @@ def _comments(file: Path, text: str) -> Iterator[_Comment]:
 
 
 def _blanked(text: str, comments: Sequence[_Comment]) -> str:
-    """The text with blanks in place of its comments, so that places stay."""
+    """Return the text with its comments replaced by spaces, so that positions do not change."""
     for comment in comments:
         blanks = re.sub(r"[^\n]", " ", text[comment.start : comment.end])
         text = text[: comment.start] + blanks + text[comment.end :]
@@ -206,7 +209,7 @@ def _blanked(text: str, comments: Sequence[_Comment]) -> str:
 
 
 def included(file: Path, text: str, folder: Path) -> Iterator[Path]:
-    """The files that a file of a folder includes, as far as they are there."""
+    """Yield the existing files that `file` includes. folder: the folder of the paper."""
     for found in _INCLUDED.finditer(_blanked(text, list(_comments(file, text)))):
         for top in (folder, file.parent):
             path, why = _file_of(found, file, top)
@@ -215,9 +218,9 @@ def included(file: Path, text: str, folder: Path) -> Iterator[Path]:
 
 
 def _file_of(found: re.Match[str], file: Path, top: Path) -> tuple[Path, str]:
-    """The file that an inclusion names, and why it is not read; "" if it can be.
+    """Return the file that an inclusion names, and the reason why it cannot be read ("" if it can).
 
-    LaTeX looks from the folder of the paper, packages for sub-files from that of the file.
+    LaTeX resolves names from the folder of the paper, packages for sub-files from the folder of the including file.
     """
     name = next(found[part] for part in ("name", "word", "within", "typst", "quarto") if found[part] is not None)
     name = f"{found['folder'] or ''}{'/' if found['folder'] and not found['folder'].endswith('/') else ''}{name}"
@@ -235,7 +238,7 @@ def _file_of(found: re.Match[str], file: Path, top: Path) -> tuple[Path, str]:
 
 
 def _content(path: Path) -> str | None:
-    """A file's text, whatever its encoding; None if it cannot be read, or is no text."""
+    """Return the text of a file in any encoding; None if the file cannot be read or is not text."""
     try:
         if path.stat().st_size > LARGEST:
             return None
@@ -246,7 +249,10 @@ def _content(path: Path) -> str | None:
 
 
 def _of_numbers(paper: Paper, path: Path, content: str) -> PaperTable:
-    """The table of a file of numbers: by the file's own words, where the paper says that its study lies."""
+    """Return the table of a file of numbers.
+
+    The file contains the arguments of the command that wrote it. If the paper names the same study, its path is used.
+    """
     asked = asked_for(content, "latex")
     named = next((one for one in paper.tables if asked and one.words and Path(one.words[0]).name == asked[0]), None)
     words = named.words if named else tuple(asked[:1])
@@ -254,12 +260,15 @@ def _of_numbers(paper: Paper, path: Path, content: str) -> PaperTable:
 
 
 def is_printed(text: str) -> bool:
-    """Return whether a file was written by `ablations report`: a table or numbers."""
+    """Return whether `ablations report` wrote the file, as a table or as numbers."""
     return MADE_BY in text
 
 
 def checkable(study: Study, claims: Sequence[PaperClaim], paper: Paper) -> tuple[list[PaperClaim], list[str]]:
-    """The claims that can be checked in a study's table, and a message for each of the others, with its place."""
+    """Return the claims that can be checked in the table of a study, and a message for each other claim.
+
+    The messages contain file and line.
+    """
     found, wrong = list[PaperClaim](), list[str]()
     for sentence in claims:
         try:
@@ -273,12 +282,12 @@ def checkable(study: Study, claims: Sequence[PaperClaim], paper: Paper) -> tuple
 
 
 def with_claims(study: Study, claims: Sequence[PaperClaim]) -> Study:
-    """The study with a paper's claims in place of its own."""
+    """Return the study with its claims replaced by those of a paper."""
     return study.model_copy(update={"claims": tuple(Claim(check=sentence.text) for sentence in claims)})
 
 
 def changed(paper: PaperTable, table: Table) -> Iterator[str]:
-    """A line for each number of a file that the store gives otherwise now."""
+    """Yield a line for each number of a file that differs from the number in the store."""
     now = {name: escape(text) for name, text in numbers(table).items()}
     for name, text in defined(paper.text).items():
         if now.get(name) != text:

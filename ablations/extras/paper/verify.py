@@ -1,4 +1,4 @@
-"""`ablations verify` of a paper: its claims, its tables, and the numbers that it prints."""
+"""The command `ablations verify` for a paper: check its claims, its tables and the numbers that it prints."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -18,14 +18,17 @@ from reports.table.claims import HOLDS
 
 
 def verify_paper(file: Path, selectors: Selectors, as_json: bool) -> None:
-    """Check a paper, or the papers of a folder, print what is found, and exit. Return if the file is no paper."""
+    """Check a paper, or the papers in a folder, print the findings, and exit.
+
+    Return without output if the file is not a paper.
+    """
     read = _papers_of(file)
     if file.is_dir() or any(paper.says_something or paper.unread_claims for paper in read):
         _verify_papers(file, read, selectors, as_json)
 
 
 def _papers_of(file: Path) -> list[papers.Paper]:
-    """The paper `file`, or the papers in the folder `file`.
+    """Read the paper `file`, or the papers in the folder `file`.
 
     A paper is a LaTeX file that names tables or is a printed table, and that no other LaTeX file includes.
     """
@@ -64,9 +67,9 @@ def _verify_papers(file: Path, read: Sequence[papers.Paper], selectors: Selector
 
 
 def _of_paper(paper: papers.Paper, selectors: Selectors, wrong: list[str]) -> Iterator[tuple[str, bool]]:
-    """Yield the finding for each claim, file of numbers and table, and whether it agrees with the paper.
+    """Yield a line for each claim, number and table, and whether it is right.
 
-    wrong: takes a message for each claim that cannot be checked.
+    wrong: receives a message for each claim that cannot be checked.
     """
     if not paper.says_something:
         if papers.is_printed(text_of(paper.file)):
@@ -89,17 +92,18 @@ def _of_paper(paper: papers.Paper, selectors: Selectors, wrong: list[str]) -> It
 
 
 def named_table(one: papers.PaperTable, paper: papers.Paper, selectors: Selectors) -> SelectedTable:
-    """The table that a line of a paper names, without the study's claims. Raises UserError."""
+    """Return the table that a line of a paper names, without the claims of its study. Raises UserError."""
     said = selectors_in(list(one.words), paper.shown(one.named_in) if one.file is None else "")
     if "study" not in said:
         raise UserError(f"{paper.shown(one.named_in)}: this line names no study: table: {' '.join(one.words)}")
     places = (one.named_in, paper.file)
     beside = next((place for place in places if (place.parent / said["study"]).is_file()), paper.file)
-    return _with_claims(table_named(said, said["study"], beside, selectors), ())  # the study's own are not the paper's
+    # Claims of the study are dropped, because only those of the paper are checked.
+    return _with_claims(table_named(said, said["study"], beside, selectors), ())
 
 
 def _with_claims(chosen: SelectedTable, claims: Sequence[papers.PaperClaim]) -> SelectedTable:
-    """The table with a paper's claims."""
+    """Return the table with the claims of a paper."""
     plan = chosen.plan
     plan = replace(plan, study=papers.with_claims(plan.study, claims))
     return replace(chosen, study=plan.study, replan=lambda: plan)

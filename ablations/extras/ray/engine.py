@@ -1,6 +1,7 @@
-"""Children on a Ray cluster, each kept by a detached actor that holds its processors and GPUs. Needs the extra [ray].
+"""Run child processes on a Ray cluster. Needs the extra [ray].
 
-Ray restarts nothing: the coordinator decides from events whether and where a run is resumed.
+A detached actor reserves processors and GPUs and runs one child. Ray never restarts an actor: the coordinator decides
+from the events whether and where a run is resumed.
 """
 
 import contextlib
@@ -22,14 +23,15 @@ ANSWER_S = 5.0
 
 
 class Actor:
-    """Runs on a node: keeps one child, and ends when the child has ended, so that its resources are free.
+    """An actor that runs one child on a node. It ends when the child has ended, which frees its resources.
 
-    Its constructor starts the child: a separate call would be lost if the coordinator died before the actor exists.
+    The constructor starts the child, because a separate call would be lost if the coordinator died before the actor
+    exists.
     """
 
     def __init__(self, folder: str) -> None:
         self._began, self._ended = threading.Event(), threading.Event()
-        # in a thread that stays alive: a child dies with the thread that started it
+        # This thread lives as long as the child, because a child ends with the thread that started it.
         threading.Thread(target=self._keep, args=(Path(folder),), daemon=True).start()
         self._began.wait()
 
@@ -56,7 +58,11 @@ class Actor:
 
 
 class RayEngine(ClusterEngine):
-    """`settings`: the cluster's address ("auto": the local one), and resources for every child by Ray's names."""
+    """The engine `ray`.
+
+    settings: `address` of the cluster ("auto" for the local one), and an amount of each further resource for every
+    child, by Ray's names.
+    """
 
     name = "ray"
 
@@ -108,7 +114,7 @@ class RayEngine(ClusterEngine):
         return name
 
     def _holds(self, name: str) -> bool:
-        if not self._ray.is_initialized():  # closed: only the child's file can show its end
+        if not self._ray.is_initialized():  # the engine is closed, so only the files of the child show its end
             return True
         if name not in self._actors:
             try:
@@ -133,7 +139,7 @@ class RayEngine(ClusterEngine):
                 self._ray.kill(actor)
 
     def _call(self, handle: Handle, method: str) -> None:
-        """Call a method of a child's actor; an actor that has not begun is killed instead."""
+        """Call a method of the actor of a child. An actor that does not answer in time is killed."""
         name = str(handle.ref["id"])
         if not self._holds(name):
             return
@@ -147,7 +153,7 @@ class RayEngine(ClusterEngine):
 
 
 def _reach(address: str) -> None:
-    """Raises OSError if no process listens at the address; Ray itself would try for many minutes."""
+    """Raise OSError if no process listens at the address, because Ray itself would try for many minutes."""
     host, colon, port = address.rpartition(":")
     if colon and port.isdecimal() and "/" not in host:
         socket.create_connection((host, int(port)), ANSWER_S).close()

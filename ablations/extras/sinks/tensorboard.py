@@ -1,7 +1,7 @@
-"""Event files of TensorBoard: STORE/sinks/tensorboard/STUDY/ROW/seed-N-RUN. Written by its own package, without torch.
+"""Write event files of TensorBoard: STORE/sinks/tensorboard/STUDY/ROW/seed-N-RUN. Needs tensorboard, but not torch.
 
-A run's files are written anew by each process that follows it, from the run's first event on, so that they never hold a
-point twice; then they grow.
+A sink process that begins to follow a run removes its event files and writes them again from the first event. So the
+files never contain a point twice. Then the process appends new points.
 """
 
 import math
@@ -25,11 +25,11 @@ class _Open:
     begin: int
     writer: Any
     folder: Path
-    written: set[tuple[str, int]] = field(default_factory=set)  # final points
+    written: set[tuple[str, int]] = field(default_factory=set)  # (name, step) of final points
 
 
 class TensorBoard:
-    """The sink of this name (experiments/tracking/sinks/serve.py)."""
+    """The sink `tensorboard` (experiments/tracking/sinks/serve.py)."""
 
     package = "tensorboard"
 
@@ -38,9 +38,9 @@ class TensorBoard:
         self._open: dict[str, _Open] = {}
 
     def sync(self, run: TrackedRun) -> None:
-        """Append the run's new points; with its end also the scores, times and costs."""
+        """Append the new points of a run. If the run has ended, also write scores, times and costs."""
         one = self._open.get(run.run_id)
-        if one is None or one.history.look() != one.begin:  # restarted: another training
+        if one is None or one.history.look() != one.begin:  # the history was restarted by another training
             one = self._open[run.run_id] = self._begin(run)
         self._write(one, ((curve_name(p.name), p) for p in one.history.read()))
         if run.status != RUNNING:
@@ -74,5 +74,5 @@ class TensorBoard:
 
 
 def _name(text: str) -> str:
-    """Names of studies and rows are keys (experiments/labels.py); those of a damaged store may be anything."""
+    """Return a safe name of a folder. Names are keys (experiments/labels.py), but a damaged store may have any text."""
     return re.sub(r"[^\w.-]", "_", text).lstrip(".") or "_"

@@ -1,7 +1,7 @@
-"""Runs of Weights & Biases: STORE/sinks/wandb/wandb/offline-run-…, which `wandb sync` uploads.
+"""Write runs of Weights & Biases: STORE/sinks/wandb/wandb/offline-run-…, which `wandb sync` uploads.
 
-Offline unless WANDB_MODE says otherwise. A run is written whole when it has ended: project is the study, group the row,
-the id our run_id. Written again, it takes the place of the former files.
+Runs are offline unless WANDB_MODE is set. A run is written when it has ended. Its W&B project is the study, its group
+is the row, and its id is the run_id. Writing a run again replaces its files.
 """
 
 import math
@@ -21,7 +21,7 @@ STEP = "step"
 
 
 class Wandb:
-    """The sink of this name (experiments/tracking/sinks/serve.py)."""
+    """The sink `wandb` (experiments/tracking/sinks/serve.py)."""
 
     package = "wandb"
 
@@ -29,7 +29,7 @@ class Wandb:
         self._store, self._folder = store, folder
 
     def sync(self, run: TrackedRun) -> None:
-        """Write a run that has ended."""
+        """Write a run if it has ended."""
         if run.status == RUNNING:
             return
         os.environ.setdefault("WANDB_MODE", "offline")
