@@ -85,13 +85,15 @@ def compared(
     format_ = format_ or verifying.SUFFIXES.get(file.suffix, "")
     if format_ not in verifying.FORMATS:
         raise UserError(f"The format of {file} is unknown. Add --format with one of {FORMATS}.")
-    said = selectors_in(asked_for(text, format_))
-    named, tests = said.pop("study", None), said.pop("significance", None)
+    recorded = selectors_in(asked_for(text, format_))
+    named, tests = recorded.pop("study", None), recorded.pop("significance", None)
     if study is None and named is None:
         raise UserError(f"{file} does not name its study. Name it: ablations verify {file} STUDY.")
-    chosen = table_named(said, study or str(named), file, selectors)
-    said_printing = {name: said[name] for name in _PRINTING if name in said and getattr(printing, name) is None}
-    printing = replace(printing, **said_printing)
+    chosen = table_named(recorded, study or str(named), file, selectors)
+    recorded_printing = {
+        name: recorded[name] for name in _PRINTING if name in recorded and getattr(printing, name) is None
+    }
+    printing = replace(printing, **recorded_printing)
     table = table_of(chosen, significance or tests or "auto", printing=printing)
     verdict = verifying.verify(text, table, format_)
     unchecked = list(verifying.unchecked(table))
@@ -115,7 +117,7 @@ def compared(
 SELECTING = ("profile", "corpus", "rows", "seeds", "sets", "store", "state_dir")
 
 
-def table_named(said: Mapping[str, Any], study: str, file: Path, selectors: Selectors) -> SelectedTable:
+def table_named(recorded: Mapping[str, Any], study: str, file: Path, selectors: Selectors) -> SelectedTable:
     """Return the table that a printed file names. Selectors of the command replace those of the file.
 
     The study is built in, or a .toml file. That file is looked up in the folder of the printed file, in the working
@@ -123,7 +125,7 @@ def table_named(said: Mapping[str, Any], study: str, file: Path, selectors: Sele
     """
     if not holds_table(study):
         unset = (None, StoreOptions().store)
-        own = {n: value for n, value in said.items() if n in SELECTING and getattr(selectors, n) in unset}
+        own = {n: value for n, value in recorded.items() if n in SELECTING and getattr(selectors, n) in unset}
         selectors = with_corpus(replace(selectors, **own))
         if study.endswith(".toml"):
             beside = file.parent / study

@@ -68,7 +68,7 @@ class Live:
         self._console = Console(file=unguarded(sys.stderr))
         self._live = RichLive(console=self._console, auto_refresh=False, transient=True)
         self._began = self._printed_at = time.monotonic()
-        self._printed: object = None  # the facts of the last plain line (see `_told`)
+        self._printed: object = None  # the facts of the last plain line (see `_facts`)
         self._store, self._watched = store, watched
         self._counted: dict[State, int] = {}  # counts of the whole queue when `_counts` was computed
         self._counts: dict[State, int] = {}
@@ -91,9 +91,9 @@ class Live:
             summary = Text(visible(self._summary(view)), overflow="ellipsis", no_wrap=True)
             self._live.update(Group(summary, _bars(view), self._table_so_far(view)), refresh=True)
             return
-        now, told = time.monotonic(), self._told(view)
-        if now - self._printed_at >= (PLAIN_EVERY_S if told != self._printed else PLAIN_SILENT_S):
-            self._printed_at, self._printed = now, told
+        now, facts = time.monotonic(), self._facts(view)
+        if now - self._printed_at >= (PLAIN_EVERY_S if facts != self._printed else PLAIN_SILENT_S):
+            self._printed_at, self._printed = now, facts
             print("; ".join([self._summary(view), *progress_text.lines(view)]), file=sys.stderr, flush=True)
         self._print_table_so_far(view)
 
@@ -118,7 +118,7 @@ class Live:
                 print(f"\nThe table so far:\n\n{text.strip()}\n", file=sys.stderr, flush=True)
             self._finished, self._next_table_s = finished, 2 * passed
 
-    def _told(self, view: View) -> object:
+    def _facts(self, view: View) -> object:
         """Return the facts that a plain line reports. A new line is printed when they change."""
         running = {live.run_id for live in view.running}
         return dict(self._counts_of(view.counts)), view.preparing.rstrip("0123456789,/ "), view.stopping, running

@@ -69,8 +69,8 @@ def plan(
         print_json(_predicted_as_json(planned, predicted, found, again))
     else:
         _print(planned, chosen.store.root, predicted)
-        said = [*lines(predicted, slots, devices), *sharing_lines(chosen, planned, todo, slots)]
-        for line in filter(None, [*said, _budget_in_words(chosen.store)]):
+        summary = [*lines(predicted, slots, devices), *sharing_lines(chosen, planned, todo, slots)]
+        for line in filter(None, [*summary, _budget_in_words(chosen.store)]):
             typer.echo(line)
         orphaned = say_orphans(orphans(chosen, planned, todo))
         for note in filter(None, [*planned.notes, *orphaned, say_trained_again(again)]):

@@ -281,11 +281,11 @@ def say_renewed(runs: Sequence[PlannedRun], stale: str) -> str:
     if stale != "rerun":
         return ""
     trained = renewed(runs, stale)
-    told = [f"training and all scores of {_rows(trained)}{_cost(trained)}"] if trained else []
+    repeated = [f"training and all scores of {_rows(trained)}{_cost(trained)}"] if trained else []
     rest = [run for run in runs if run.store_state.stale and TRAINING not in run.store_state.stale]
     for part in dict.fromkeys(part for run in rest for part in run.store_state.stale):
-        told.append(f"{part} of {_rows([run for run in rest if part in run.store_state.stale])} without training")
-    return f"made again, because the code has changed: {'; '.join(told)}" if told else ""
+        repeated.append(f"{part} of {_rows([run for run in rest if part in run.store_state.stale])} without training")
+    return f"made again, because the code has changed: {'; '.join(repeated)}" if repeated else ""
 
 
 def say_read(plan: Plan, runs: Sequence[PlannedRun], stale: str) -> str:

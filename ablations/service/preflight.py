@@ -82,9 +82,9 @@ def _by_message(
     for run in _one_of_each_row(runs):
         trained = chosen.store.result(run.run_id) is not None
         for kind in dict.fromkeys(slot.kind for slot in slots):
-            for said in ask(run.config, kind, trained=trained):
-                found.setdefault(str(said), {})[run.row] = None
-    return {said: list(rows) for said, rows in found.items()}
+            for message in ask(run.config, kind, trained=trained):
+                found.setdefault(str(message), {})[run.row] = None
+    return {message: list(rows) for message, rows in found.items()}
 
 
 def _too_large(chosen: Selected, runs: Sequence[PlannedRun], slots: Sequence[Slot]) -> Iterator[Refusal]:
@@ -92,7 +92,7 @@ def _too_large(chosen: Selected, runs: Sequence[PlannedRun], slots: Sequence[Slo
     devices: dict[tuple[str, str], list[Slot]] = {}  # (device, kind) → its slots, all of which one run may use
     for slot in slots:
         devices.setdefault((slot.unit, slot.kind), []).append(slot)
-    rooms = {
+    capacities = {
         device: sum(math.inf if s.room_gb is None else s.room_gb for s in there) for device, there in devices.items()
     }
     limited = {device for device, there in devices.items() if any(s.memory_gb is not None for s in there)}
@@ -100,18 +100,18 @@ def _too_large(chosen: Selected, runs: Sequence[PlannedRun], slots: Sequence[Slo
     for run in _one_of_each_row(runs):
         needs = {
             device: chosen.task.least_memory_bytes(run.config, device[1], limited=device in limited) / 1e9
-            for device in rooms
+            for device in capacities
         }
-        if rooms and all(needs[device] > room for device, room in rooms.items()):
+        if capacities and all(needs[device] > capacity for device, capacity in capacities.items()):
             needed[run.row] = min(needs.values())
     if needed:
-        largest, room = max(rooms.items(), key=lambda item: item[1])
+        largest, capacity = max(capacities.items(), key=lambda item: item[1])
         sizes = ", ".join(f"{row} {gb:,.1f} GB" for row, gb in needed.items())
-        told = f"{largest[0]}: {room:,.1f} GB{', the limit in --devices' * (largest in limited)}"
+        largest_in_words = f"{largest[0]}: {capacity:,.1f} GB{', the limit in --devices' * (largest in limited)}"
         least = ", with the smallest micro-batch, for the program, weights, gradients and the optimizer's state"
         yield Refusal(
             tuple(needed),
-            f"these rows need more memory than any device has for runs (the largest is {told}): "
+            f"these rows need more memory than any device has for runs (the largest is {largest_in_words}): "
             f"{sizes}{least * (largest in limited)}. Make the model smaller, "
             f"{'raise the limit, ' * (largest in limited)}choose other rows with --rows, or train on a larger "
             f"machine: {_THERE}.",

@@ -31,7 +31,7 @@ class Trials:
     def __init__(
         self, chosen: Selected, selected: Selection, trials: int, slots: int, when_complete: Callable[[], None]
     ) -> None:
-        self._when_complete, self._told_complete = when_complete, False
+        self._when_complete, self._reported_complete = when_complete, False
         self._chosen, self._selected = chosen, selected
         study, task = chosen.study, chosen.task
         self.tune, self.column, self.trials = tune_of(study, task), deciding_column(study, task), trials
@@ -74,8 +74,8 @@ class Trials:
                 trial = search.ask()
                 self._start(row, trial)
                 self._report_trial(row, trial, {})
-        if self.complete and not self._told_complete:
-            self._told_complete = True
+        if self.complete and not self._reported_complete:
+            self._reported_complete = True
             self._when_complete()
 
     def best(self) -> dict[str, Mapping[str, Any]]:
