@@ -13,27 +13,40 @@ from experiments.store.spec import AttemptSpec
 
 @dataclass
 class AttemptContext:
-    """One attempt as its child hands it to the task: what is ordered, where to write and report, where to begin."""
+    """Context of one attempt, which the child passes to the task.
+
+    folder: the attempt's folder. The task writes files only there.
+    emit: report an event, as in `emit("metrics", step=…, metrics={…})` (experiments/events/lines.py).
+    should_stop: return whether the attempt must stop. The task calls it at every step. If it returns True, the task
+        saves a checkpoint and raises errors.Preempted.
+    code_digest: digest of the training code. Checkpoints of other code are not resumed.
+    rank: number of this process among the `device.count` processes that train together. Rank 0 starts the other ranks,
+        emits the events and saves the checkpoints.
+    port: the port at which the other ranks connect to rank 0.
+    start_ranks: start the other ranks (training/ranks.py: OtherRanks). Only rank 0 has this function.
+    members: for an ensemble, the folders of the attempts that trained its members.
+    start: for a branch, the checkpoint of its parent run from which the training begins.
+    """
 
     attempt: AttemptSpec
-    folder: Path  # the attempt's folder, the only place to write
-    emit: Callable[..., None]  # emit("metrics", step=…, metrics={…}): one event (experiments/events/lines.py)
-    should_stop: Callable[[], bool]  # call it every step; if true, save a checkpoint and raise errors.Preempted
-    code_digest: str = ""  # digest of the training code: checkpoints of other code are not resumed
-    rank: int = 0  # of the device.count processes that train together: rank 0 starts, reports and saves
-    port: int = 0  # the port at which the other ranks find rank 0
-    start_ranks: Callable[[int], Any] | None = None  # of rank 0: starts the others (training/ranks.py: Others)
-    members: Sequence[Path] = ()  # of an ensemble: folders of the attempts that trained its members
-    start: Path | None = None  # of a branch: the checkpoint of its parent run with which it begins
+    folder: Path
+    emit: Callable[..., None]
+    should_stop: Callable[[], bool]
+    code_digest: str = ""
+    rank: int = 0
+    port: int = 0
+    start_ranks: Callable[[int], Any] | None = None
+    members: Sequence[Path] = ()
+    start: Path | None = None
 
     @property
     def spec(self) -> RunSpec:
-        """The run."""
+        """The specification of the run."""
         return self.attempt.spec
 
     @property
     def device(self) -> DeviceSpec:
-        """The device that the attempt has."""
+        """The devices that are leased to the attempt."""
         return self.attempt.device
 
     @property
@@ -43,10 +56,10 @@ class AttemptContext:
 
     @property
     def earlier(self) -> list[Path]:
-        """Folders of earlier attempts, and of shorter runs, newest first: read only."""
+        """The folders of earlier attempts and of shorter runs, the newest first. The task only reads them."""
         return [self.store / path for path in self.attempt.earlier]
 
     @property
     def keeps(self) -> tuple[Keep, ...]:
-        """Checkpoints that evaluations of other rows and studies need."""
+        """The checkpoints that evaluations of other rows and other studies need."""
         return union(Keep(*keep) for keep in self.attempt.keeps)

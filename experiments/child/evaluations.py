@@ -1,7 +1,8 @@
-"""The evaluations of an attempt, each made of parts (likelihood, decode, score).
+"""Evaluate the weights of a run. An evaluation consists of parts: likelihood, decode and score.
 
-A part has an identity: the run, the settings that the part reads, the set. A part made from the same weights by the
-present code is not made again: a row with another beam reuses the perplexity, another metric reuses the translations.
+The identity of a part is a hash of the run, the evaluated set and the settings that the part reads. If the store has a
+part of the same identity, made from the same weights by the present code, that part is copied and not computed again.
+For example, a row with another beam size reuses the perplexity, and another metric reuses the translations.
 """
 
 import contextlib
@@ -28,7 +29,7 @@ log = logging.getLogger("experiments.child.run")
 
 
 class _Made(NamedTuple):
-    """A part that exists: its entry in the record, and the folder with its files."""
+    """A finished part: its entry in the evaluation's record, checksums of its files, and the folder of these files."""
 
     entry: Part
     files: Mapping[str, Mapping[str, Any]]
@@ -36,10 +37,11 @@ class _Made(NamedTuple):
 
 
 class Evaluations(NamedTuple):
-    """The evaluations of an attempt's weights.
+    """The evaluations that an attempt makes.
 
-    weights: the folder of the attempt that trained. If that is not the present attempt, stored evaluations are reused.
-    code: the digest of each part's code, as it was when the attempt began.
+    weights: the folder of the attempt that trained the weights. If an earlier attempt trained them, the stored
+        evaluations of the run are reused.
+    code: the name of each part → the digest of its code when this attempt began.
     """
 
     config: Any
@@ -50,7 +52,10 @@ class Evaluations(NamedTuple):
     code: Mapping[str, str]
 
     def make(self, items: Sequence[EvaluationSpec], renew: Mapping[str, int]) -> None:
-        """Make them all. A failed one does not stop the others; the first error is raised at the end.
+        """Make all evaluations in `items`.
+
+        If one evaluation fails, the others are still made, and the first error is raised at the end. Out of memory, a
+        full disk and a failed device are raised at once.
 
         renew: eval_id → the attempt whose stored evaluation is replaced.
         """
@@ -61,7 +66,7 @@ class Evaluations(NamedTuple):
         failed: Exception | None = None
         named: dict[str, EvaluationSpec] = {}
         for item in items:
-            named.setdefault(item.eval_id, item)  # sets of one content once, by the first name
+            named.setdefault(item.eval_id, item)  # sets with equal content are evaluated once, under the first name
         for item in named.values():
             if self.context.should_stop():
                 raise Preempted(None)
@@ -73,7 +78,7 @@ class Evaluations(NamedTuple):
             except Exception as error:
                 if failure_class(error) in (FailureClass.OUT_OF_MEMORY, FailureClass.DISK_FULL, FailureClass.DEVICE):
                     raise
-                quiet = isinstance(error, Diverged)  # its message says all; a user reads the log's end
+                quiet = isinstance(error, Diverged)  # the message of Diverged is sufficient without a traceback
                 log.error("the evaluation %s of %s failed", item.eval_id, item.set, exc_info=not quiet)
                 failed = failed or error
         if failed is not None:
@@ -86,7 +91,7 @@ class Evaluations(NamedTuple):
                 f"{why_unknown(f'evaluation.{name}')} Then `ablations run` makes the evaluation."
             )
         target = self.context.folder / "evaluations" / spec.eval_id
-        target.parent.mkdir(exist_ok=True)  # not its parents: a store that was moved is not begun again here
+        target.parent.mkdir(exist_ok=True)  # without parents=True: do not create a new store where one was moved away
         target.mkdir(exist_ok=True)
         versions = self.task.versions()
         parts: dict[str, Part] = {}
@@ -132,7 +137,7 @@ class Evaluations(NamedTuple):
 
 
 def versions_of(task: Task, facts: Mapping[str, Any]) -> dict[str, str]:
-    """Versions of the packages that the numbers depend on; a task may add its own (CUDA's)."""
+    """Return the versions of the packages on which the numbers depend. `facts` may add versions, such as CUDA's."""
     own = facts.get("versions")
     return {**task.versions(), **(own if isinstance(own, dict) else {})}
 
@@ -142,7 +147,7 @@ def _names(folder: Path) -> set[str]:
 
 
 def _made_parts(homes: Sequence[Path]) -> dict[tuple[str, str], _Made]:
-    """Complete parts of the evaluations in the folders, by identity and digest of their code."""
+    """Return the finished parts of the evaluations in the folders, by (identity, digest of the part's code)."""
     parts: dict[tuple[str, str], _Made] = {}
     for home in homes:
         for path in sorted(home.glob(f"*/{RESULT_FILE}")):
@@ -155,7 +160,7 @@ def _made_parts(homes: Sequence[Path]) -> dict[tuple[str, str], _Made]:
 
 
 def _take(made: _Made, target: Path) -> bool:
-    """Copy the files of a part; False if one of them is damaged, so that the part is made again."""
+    """Copy the files of a part to `target`. Return False if a file is damaged or missing."""
     try:
         for name, written in made.files.items():
             check_file(made.folder / name, written)

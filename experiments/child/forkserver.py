@@ -1,14 +1,16 @@
-"""A process that imports torch, or the child's program, once and forks: children start in milliseconds, not seconds.
+"""A server process that imports modules once and forks children, which then start in milliseconds instead of seconds.
 
     python -P -m experiments.child.forkserver FD MODULE…
 
-On the socket FD it sends {ready} once all modules are imported, reads one JSON object per line, {argv, environment,
-log, out}, and answers {pid} or {error}; when a child ends it sends {pid, code}. It ends when the socket closes;
-children continue.
+The server imports each MODULE, such as torch, and then sends {ready} on the socket FD. A request is one line of JSON,
+{argv, environment, log, out}. The server answers it with {pid} or {error}. When a child ends, the server sends
+{pid, code}. The server ends when the socket closes; its children continue.
 
-It only imports and never computes: after one parallel operation of torch a forked child hangs, because the threads of
-the pool are not copied. Children set their own number of threads. A child always runs the code that is on disk when it
-starts: if a module of this project that the server has imported was edited since, the child starts from nothing.
+The server must not compute anything with torch. After a parallel operation, torch has a pool of threads. A fork does
+not copy threads, so a forked child would wait for them forever. Each child sets its number of threads.
+
+A child always runs the code that is on disk when the child starts. If an imported module of this project was edited
+after the import, the child executes a new interpreter instead of using the imported modules.
 """
 
 import atexit
@@ -33,12 +35,12 @@ from experiments.store.durable import states_of
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Serve until the socket closes. A forked child also ends here, after its program."""
+    """Serve until the socket closes. In a forked child, run the requested program and exit."""
     for name in arguments[1:]:
         with contextlib.suppress(ImportError), warnings.catch_warnings(action="ignore"):
             importlib.import_module(name)
     gc.collect()
-    gc.freeze()  # then a child's garbage collection does not copy the shared pages
+    gc.freeze()  # so that the garbage collection of a child does not copy the shared memory pages
     ours = [one for name, one in [*sys.modules.items()] if name.partition(".")[0] in ("experiments", "model")]
     files = [Path(one.__file__) for one in ours if one.__file__]
     states = states_of(files)
@@ -53,8 +55,8 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def serve(connection: socket.socket) -> list[str] | None:
-    """Answer requests. Returns None when the socket closes and, in a child, the program to run."""
-    # the handler does nothing; the byte written for every signal wakes the loop
+    """Answer requests. Return None when the socket closes. In a forked child, return the program to run."""
+    # The handler does nothing. Python writes a byte to `wake` for every signal, and this byte wakes the loop.
     signal.signal(signal.SIGCHLD, lambda *_: None)
     woken, wake = socket.socketpair()
     for end in (woken, wake, connection):
@@ -87,7 +89,7 @@ def serve(connection: socket.socket) -> list[str] | None:
 
 
 def _receive(source: Any) -> bytes | None:
-    """The available bytes; None if there are none yet, b"" if the other end has closed."""
+    """Return the available bytes, None if there are none yet, or b"" if the other end is closed."""
     try:
         return bytes(source.recv(1 << 20))
     except BlockingIOError:
@@ -97,7 +99,7 @@ def _receive(source: Any) -> bytes | None:
 
 
 def _fork(connection: socket.socket) -> bool:
-    """Fork; True in the child."""
+    """Fork the process and report the child's pid. Return True in the child and False in the server."""
     try:
         pid = os.fork()
     except OSError as error:
@@ -122,15 +124,15 @@ def _reap(connection: socket.socket) -> None:
 
 def _say(connection: socket.socket, message: dict[str, Any]) -> None:
     connection.setblocking(True)
-    with contextlib.suppress(OSError):  # the coordinator is gone; the next read notices it
+    with contextlib.suppress(OSError):  # the coordinator has ended; the next read returns b""
         connection.sendall(json.dumps(message).encode() + b"\n")
     connection.setblocking(False)
 
 
 def become(request: dict[str, Any]) -> None:
-    """Make the forked process equal to one started by itself."""
+    """Give the forked process the session, output files and environment of a process that was started directly."""
     os.setsid()
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # the server has changed no other
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # the server changed the handler of SIGCHLD only
     for descriptor, name in ((1, request["out"]), (2, request["log"])):
         file = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
         os.dup2(file, descriptor)
@@ -140,11 +142,11 @@ def become(request: dict[str, Any]) -> None:
 
 
 def run(argv: list[str]) -> int:
-    """Run `-P -m MODULE argument…` or `SCRIPT argument…` like the interpreter's command line; returns the exit code."""
+    """Run `-P -m MODULE argument…` or `SCRIPT argument…` as `python` would do. Return the exit code."""
     try:
         if argv[:2] == ["-P", "-m"]:
             sys.argv = argv[2:]
-            sys.modules.pop(argv[2], None)  # imported by the server: runpy would warn
+            sys.modules.pop(argv[2], None)  # runpy warns about a module that is imported already
             runpy.run_module(argv[2], run_name="__main__", alter_sys=True)
         else:
             sys.argv = argv
@@ -162,11 +164,11 @@ def run(argv: list[str]) -> int:
 
 
 def finish(code: int) -> NoReturn:
-    """End like the interpreter, but without freeing torch's modules, which takes a second or more."""
+    """End the process as the interpreter does, but without freeing torch's modules, which takes a second or more."""
     for thread in threading.enumerate():
         if thread is not threading.current_thread() and not thread.daemon:
             thread.join()
-    atexit._run_exitfuncs()  # as multiprocessing does in its forked children
+    atexit._run_exitfuncs()  # multiprocessing calls the same function in its forked children
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()

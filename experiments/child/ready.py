@@ -1,10 +1,11 @@
-"""All that children of own functions and of commands have in common, made before they are forked. Imports no torch.
+"""Work that is done once, before the fork server forks the children for users' functions and commands.
 
-The fork server imports this module (experiments/jobs/engines/local.py): the child's program with its tasks, the schemas
-of its records, and what each child would otherwise ask git and the system.
+The fork server imports this module (experiments/jobs/engines/local.py). It imports the child's program and its tasks,
+builds the schemas of the records, and reads the facts about the program and the host, for which each child would
+otherwise start git. Imports no torch.
 """
 
-import experiments.child.run  # noqa: F401 - a child runs it again, under the name __main__
+import experiments.child.run  # noqa: F401 - a child runs this module again under the name __main__
 from experiments.store import provenance
 from experiments.store.results import Facts
 from experiments.tasks.load import load_task

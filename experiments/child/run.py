@@ -1,14 +1,15 @@
-"""The child process: one attempt at one run. Trains, evaluates, reports by events.
+"""The child process. It makes one attempt at one run: it trains and evaluates, and reports by events.
 
-    python -m experiments.child.run SPEC
+    python -m experiments.child.run [--alone] SPEC
 
-SPEC is the file that the coordinator wrote into the attempt's folder (experiments/store/spec.py). `--alone` before it
-runs a copy of an old attempt's spec for debugging (docs/architecture.md).
+SPEC is the file that the coordinator wrote into the attempt's folder (experiments/store/spec.py). With `--alone`, the
+child does not need a coordinator. This option is for debugging with a copy of an old SPEC (docs/architecture.md).
 
-If several devices train a run together, each has its own process: the child is rank 0, and starts the others as
+If a run trains on several devices, each device has one process. The child is rank 0, and starts the other ranks with
 `python -m experiments.child.run SPEC RANK PORT`.
 
-Exit codes: 0 finished, 3 preempted after a checkpoint, 1 failed (the last event says why), 4 the disk is full.
+Exit codes (experiments/records.py: ChildExit): 0 finished, 1 failed, 3 preempted, 4 the disk is full. The last event
+has the reason of a failure.
 """
 
 import contextlib
@@ -57,12 +58,12 @@ log = logging.getLogger("experiments.child.run")
 
 
 def main(spec_path: Path, rank: int = 0, port: int = 0, *, alone: bool = False) -> int:
-    """Run one attempt; returns the exit code. Never raises: the attempt's last event says what went wrong.
+    """Run one attempt and return the exit code. Exceptions are not raised: the attempt's last event describes them.
 
-    alone: ignore the spec's coordinator, which a copied spec outlives.
+    alone: do not stop when the coordinator that the spec names has ended.
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True)
-    faulthandler.enable()  # a crash in native code leaves its stack in the log
+    faulthandler.enable()  # write the stack to the log when native code crashes
     folder = spec_path.parent
     try:
         meter = None if rank else Meter()
@@ -87,7 +88,7 @@ def main(spec_path: Path, rank: int = 0, port: int = 0, *, alone: bool = False) 
             if rank:
                 _other_rank(attempt, task, folder, rank, port)
             else:
-                # once, before anything is made: a training may outlive an edit of its own modules
+                # Compute the digest now: a user may edit the modules of the trainer while it runs.
                 config = validated(task, run)
                 code = task.training_code(Path(attempt.store))
                 _announce(events, attempt, task, code)
@@ -97,12 +98,14 @@ def main(spec_path: Path, rank: int = 0, port: int = 0, *, alone: bool = False) 
         events.emit("preempted", step=outcome.step)
         return ChildExit.PREEMPTED
     except Exception as error:
-        if isinstance(error, TrainerFailed | Diverged):  # its traceback is in the log already; its message says all
+        # The log has the traceback of TrainerFailed already. The message of Diverged is sufficient without a traceback.
+        if isinstance(error, TrainerFailed | Diverged):
             log.error("failed: %s", error)
         else:
             log.exception("failed")
-        if isinstance(error, TrainerFailed) and error.signal:  # end likewise: a run whose child was killed resumes
-            with contextlib.suppress(OSError):  # SIGKILL cannot be caught, so it has no handler to be reset
+        # If a signal killed the trainer, the child ends by the same signal. The coordinator then resumes the run.
+        if isinstance(error, TrainerFailed) and error.signal:
+            with contextlib.suppress(OSError):  # the handler of SIGKILL cannot be changed
                 signal.signal(error.signal, signal.SIG_DFL)
             os.kill(os.getpid(), error.signal)
         return _say_failed(error, events, folder, limit_gb)
@@ -110,7 +113,11 @@ def main(spec_path: Path, rank: int = 0, port: int = 0, *, alone: bool = False) 
 
 
 def _watched(attempt: AttemptSpec, folder: Path) -> AbstractContextManager[None]:
-    """Record what the processes of a user's trainer import; those of a row that changes code are watched there."""
+    """Return a context in which the imports of a user's trainer are recorded.
+
+    The context does nothing for built-in tasks. It also does nothing for a row that changes code: there the task
+    records the imports itself (experiments/tasks/own/run_code.py: own_code).
+    """
     run = attempt.spec
     if not trains_apart(run.task) or run.trainer.tree:
         return contextlib.nullcontext()
@@ -119,9 +126,10 @@ def _watched(attempt: AttemptSpec, folder: Path) -> AbstractContextManager[None]
 
 
 def cap_memory(device: DeviceSpec) -> None:
-    """Make allocations of a run on a processor fail beyond its memory, so that it continues with smaller micro-batches.
+    """Limit the memory of a run on a processor to `device.memory_gb`.
 
-    Counts memory that the process may write and does not share; torch limits a GPU's memory (experiments/device.py).
+    Allocations beyond the limit fail, and the run continues with smaller micro-batches. The limit counts private
+    writable memory (RLIMIT_DATA). torch limits the memory of a GPU (experiments/device.py).
     """
     if device.kind != "cpu" or device.memory_gb is None:
         return
@@ -131,19 +139,19 @@ def cap_memory(device: DeviceSpec) -> None:
 
 
 def _say_failed(error: Exception, events: EventWriter, folder: Path, limit_gb: float | None) -> int:
-    if not folder.is_dir():  # its coordinator was killed and the store moved: the run itself did nothing wrong
+    if not folder.is_dir():  # the store was moved or removed during the run, so the run itself did not fail
         log.warning("%s is gone: the store was moved or removed", folder)
         events.emit("preempted", step=None)
         return ChildExit.PREEMPTED
     cls, message = failure_class(error), str(error)
     if cls == FailureClass.OUT_OF_MEMORY and limit_gb is not None:
-        said = f"{message.rstrip('.')}. " if message else ""
-        message = f"{said}The run may use {limit_gb:g} GB (--devices)."
+        reason = f"{message.rstrip('.')}. " if message else ""
+        message = f"{reason}The run may use {limit_gb:g} GB (--devices)."
     try:
         source = error.__cause__ if isinstance(error.__cause__, TrainerFailed) else error
-        theirs = source.traceback if isinstance(source, TrainerFailed) else traceback.format_exc()
-        events.emit("failed", cls=cls, message=message, traceback=theirs)
-    except OSError:  # nothing can be written any more; the exit code reports it
+        stack = source.traceback if isinstance(source, TrainerFailed) else traceback.format_exc()
+        events.emit("failed", cls=cls, message=message, traceback=stack)
+    except OSError:  # the event cannot be written, so only the exit code reports the failure
         log.exception("the failure could not be reported")
         return ChildExit.DISK_FULL
     return ChildExit.DISK_FULL if cls == FailureClass.DISK_FULL else ChildExit.FAILED
@@ -166,7 +174,10 @@ def _announce(events: EventWriter, attempt: AttemptSpec, task: Task, code: str) 
 
 
 def _revision(attempt: AttemptSpec, task: Task) -> provenance.RepositoryState:
-    """The repository of the run's code; of code that is a tree, as it was planned."""
+    """Return the repository, commit and uncommitted diff of the code that this attempt runs.
+
+    For a row that changes code, they are those of the tree that was fixed when the run was planned.
+    """
     if tree := attempt.spec.trainer.tree:
         return trees.revision_of(Path(attempt.store), tree)
     if not isinstance(task, OwnTask):
@@ -175,7 +186,10 @@ def _revision(attempt: AttemptSpec, task: Task) -> provenance.RepositoryState:
 
 
 def _other_rank(attempt: AttemptSpec, task: Task, folder: Path, rank: int, port: int) -> None:
-    """Take part in a training. Rank 0 emits events and decides when to stop; this process ends with it."""
+    """Train as one of the ranks 1, 2, …. Rank 0 emits the run's events and decides when to stop.
+
+    This process ends when the process of rank 0 has ended.
+    """
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     store = Store.open(attempt.store, create=False)
     config = validated(task, attempt.spec)
@@ -211,7 +225,10 @@ def _context(
 def _attempt(
     attempt: AttemptSpec, task: Task, config: Any, folder: Path, events: EventWriter, stop: StopRequest, code: str
 ) -> None:
-    """code: what identifies the training code, as it was when the attempt began."""
+    """Train or find the weights of the run, write the result, and evaluate them.
+
+    code: the digest of the training code when the attempt began.
+    """
     store = Store.open(attempt.store, create=False)
     run_id = attempt.spec.run_id
     _check_identities(attempt, config)
@@ -247,7 +264,7 @@ def _attempt(
 
 
 def _check_identities(attempt: AttemptSpec, config: TaskConfig) -> None:
-    """Raises Damaged if settings do not fit the identity of the run or of an evaluation: tables would be wrong."""
+    """Raise Damaged if the settings of the run or of an evaluation have another identity than the spec names."""
     run = attempt.spec
     if run.run_id == PROBE_ID:
         return
@@ -268,7 +285,7 @@ def _check_identities(attempt: AttemptSpec, config: TaskConfig) -> None:
 
 
 def _record(attempt: AttemptSpec, **facts: Any) -> TrainingResult:
-    """The record of an attempt that trained, or found an ensemble's members."""
+    """Return the result of an attempt that trained the run, or that found the members of an ensemble."""
     return TrainingResult(
         spec=attempt.spec.portable,
         attempt=attempt.attempt,
@@ -294,16 +311,18 @@ def _write_result(
         **provenance.host(),
         **training_time(store, attempt.spec.run_id, attempt.attempt, seconds),
     )
-    write_json(context.folder / RESULT_FILE, {**facts, **result.content})  # the trainer's own facts replace no others
+    # The trainer's facts come first, so that they cannot replace the fields of the result.
+    write_json(context.folder / RESULT_FILE, {**facts, **result.content})
 
 
-# --- An attempt at an ensemble: in place of training, its members are found and summed up
+# --- Ensembles: an attempt at an ensemble trains nothing; it finds the trained members
 
 
 def open_members(attempt: AttemptSpec, store: Store) -> list[ensembles.TrainedMember]:
-    """The members of the ensemble that the spec names; [] for a training. Raises UserError for a missing one.
+    """Return the members of the ensemble that the spec names, or [] if the spec is no ensemble.
 
-    Where the ensemble is recorded already, its members must have the same weights still.
+    Raises UserError if a member is missing, or if an evaluation of a recorded ensemble finds that a member has been
+    trained again with other weights.
     """
     members = ensembles.members(store, attempt.spec.members)
     recorded = None if attempt.train or not members else store.result(attempt.spec.run_id)
@@ -315,15 +334,15 @@ def open_members(attempt: AttemptSpec, store: Store) -> list[ensembles.TrainedMe
     return members
 
 
-# --- The other processes of a run that trains on several devices: the same program on the same spec
+# --- Ranks 1, 2, … of a run that trains on several devices: each is a process of this program with the same spec
 
 
-END_S = 30.0  # time for the others to end after the last step
-OWN_WORD_S = 5.0  # time for rank 0 to fail by itself after another rank failed
+END_S = 30.0  # time that the other ranks have to end after the last step
+RANK0_REPORT_GRACE_S = 5.0  # time that rank 0 has to end by itself after another rank has ended
 
 
 class RankProcesses:
-    """Ranks 1, 2, …, in rank 0's process group, so that killing the child kills them too."""
+    """The processes of ranks 1, 2, …. They are in rank 0's process group, so that killing the group kills them too."""
 
     def __init__(self, folder: Path, size: int, port: int, emit: Callable[..., None]) -> None:
         self._folder, self._emit = folder, emit
@@ -342,11 +361,11 @@ class RankProcesses:
 
     @staticmethod
     def place(folder: Path, rank: int) -> Path:
-        """The folder of a rank's log and events."""
+        """Return the folder of a rank's log and events."""
         return folder / "ranks" / str(rank)
 
     def wait(self) -> None:
-        """Wait for the others to end after the training; then kill those that have not."""
+        """Wait up to END_S for each of the other ranks to end after the training, then kill those that still run."""
         self._ended.set()
         for process in self._processes.values():
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -354,21 +373,27 @@ class RankProcesses:
         self.kill()
 
     def kill(self) -> None:
-        """End the other ranks at once."""
+        """Kill the other ranks and wait until they have ended."""
         self._ended.set()
         for process in self._processes.values():
             process.kill()
             process.wait()
 
     def _watch(self, rank: int, process: "subprocess.Popen[bytes]") -> None:
-        """Watch a rank: when it dies, rank 0 would wait for it in a call that cannot be interrupted."""
+        """Wait until a rank ends. If rank 0 is still training after the grace period, report the rank's failure.
+
+        Without this thread, rank 0 could wait forever for the ended rank in a collective operation.
+        """
         process.wait()
-        if not self._ended.wait(OWN_WORD_S):
+        if not self._ended.wait(RANK0_REPORT_GRACE_S):
             self._blame(rank)
 
     def blame(self) -> None:
-        """If another rank failed, report its failure instead of the resulting error here, and end; otherwise return."""
-        until = time.monotonic() + OWN_WORD_S / 2
+        """Report the failure of another rank and exit, if another rank has failed; otherwise return.
+
+        Rank 0 calls this method after an error, because the failure of another rank may have caused that error.
+        """
+        until = time.monotonic() + RANK0_REPORT_GRACE_S / 2
         while time.monotonic() < until and all(process.poll() is None for process in self._processes.values()):
             time.sleep(0.05)
         for rank, process in self._processes.items():
@@ -376,14 +401,14 @@ class RankProcesses:
                 self._blame(rank)
 
     def _blame(self, rank: int) -> None:
-        told = {event["kind"]: event for event in read_events(self.place(self._folder, rank))}
-        if "finished" in told or "preempted" in told:
-            return  # rank 0 may still be saving the agreed checkpoint
+        events = {event["kind"]: event for event in read_events(self.place(self._folder, rank))}
+        if "finished" in events or "preempted" in events:
+            return  # rank 0 may still be saving the checkpoint at which all ranks stop
         self.kill()
-        if "failed" not in told:  # killed: end the run likewise, so that it resumes from its checkpoint
+        if "failed" not in events:  # the rank was killed; kill this child too, so that the coordinator resumes the run
             os.kill(os.getpid(), signal.SIGKILL)
-        said = {name: told["failed"][name] for name in ("cls", "message", "traceback")}
-        self._emit("failed", **{**said, "message": f"Rank {rank}: {said['message']}"})
+        failure = {name: events["failed"][name] for name in ("cls", "message", "traceback")}
+        self._emit("failed", **{**failure, "message": f"Rank {rank}: {failure['message']}"})
         os._exit(1)
 
 

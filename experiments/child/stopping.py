@@ -1,4 +1,4 @@
-"""Early end of a child: at a signal, or when its coordinator ends."""
+"""Stop a child early: after a signal, or when its coordinator has ended."""
 
 import contextlib
 import logging
@@ -12,14 +12,17 @@ from typing import Any
 from experiments.processes.process_identity import is_alive
 
 WATCH_EVERY_S = 0.5
-TWICE_S = 1.0  # a cluster may deliver one request twice within this time
+TWICE_S = 1.0  # a second signal within this time belongs to the same request: a cluster may send two
 log = logging.getLogger(__name__)
 
 
 class StopRequest:
-    """Set by SIGTERM or SIGINT, or when the coordinator is gone; a second signal ends the process at once.
+    """A request to stop, which the child tests by calling this object.
 
-    A cluster's coordinator may be on another machine and may end; then the spec names none.
+    SIGTERM, SIGINT or the end of the coordinator sets the request. A second signal ends the process at once.
+
+    coordinator: the identity of the coordinator's process. None for a child on a cluster, whose coordinator may be on
+        another machine and may end before the child.
     """
 
     def __init__(self, coordinator: Mapping[str, Any] | None) -> None:
@@ -41,7 +44,7 @@ class StopRequest:
 
     def _watch(self, coordinator: dict[str, Any]) -> None:
         while True:
-            with contextlib.suppress(OSError):  # for example too many open files: checked again soon
+            with contextlib.suppress(OSError):  # for example, too many open files; the next iteration checks again
                 if not is_alive(coordinator):
                     break
             time.sleep(WATCH_EVERY_S)

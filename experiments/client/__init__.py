@@ -1,1 +1,4 @@
-"""Code for the process of a user's trainer. The folder is on that process's path: it holds one package alone."""
+"""Code that runs in the processes of a user's trainer.
+
+`ablations_task` is the package that a trainer imports. `watch` records the modules that a trainer imports.
+"""

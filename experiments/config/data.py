@@ -1,4 +1,4 @@
-"""Settings of the data: the corpus, and how its text is split into pieces. Imports no torch."""
+"""Settings of the data: the corpus, and how its text is split into word pieces. Imports no torch."""
 
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -8,13 +8,14 @@ from pydantic import Field, field_validator
 from experiments.config.field_types import Names
 from model.strict import StrictModel
 
-MOST_GENERATED = 10_000_000  # pairs of a built-in corpus; more are a mistake, which would fill the disk
+MOST_GENERATED = 10_000_000  # maximum number of generated pairs; a larger number is a mistake and would fill the disk
 
 
 class DataConfig(StrictModel):
-    """The corpus, and how text becomes pieces."""
+    """Settings of the corpus and of the tokenizer."""
 
-    running_text: ClassVar[bool] = False  # one side, whose pieces hold any text; otherwise pairs of lines
+    # True for a corpus of running text, whose tokenizer must encode any text; False for a corpus of pairs of lines
+    running_text: ClassVar[bool] = False
 
     corpus: str = Field("builtin", description='"builtin" (generated) or a folder with train.<lang>, dev.<lang> …')
     source: str | None = Field(None, description="source language; from the file names if unset")
@@ -43,16 +44,19 @@ class DataConfig(StrictModel):
 
     @property
     def sized_by_text(self) -> bool:
-        """Return whether every unit of the training text is a piece, so that `vocab_size` is not read."""
+        """Whether every character or byte of the training text is a token, so that `vocab_size` is not read."""
         return self.units in ("char", "byte")
 
     @property
     def target_symbols(self) -> int:
-        """Return the size of a target vocabulary of whole symbols between spaces; 0 if the target has `units` too."""
+        """Size of the target's own vocabulary, whose symbols are separated by spaces.
+
+        0 means that the target is split into `units`, as the source is.
+        """
         return 0
 
     @field_validator("corpus")
     @classmethod
     def _found_from_anywhere(cls, corpus: str) -> str:
-        """Make a folder's path absolute: the coordinator may run in another folder."""
+        """Make the path of a folder absolute, because the coordinator may run in another folder."""
         return corpus if corpus == "builtin" else str(Path(corpus).expanduser().absolute())

@@ -1,15 +1,15 @@
-"""Settings of the evaluation: which weights are decoded and scored, and how. Imports no torch."""
+"""Settings of the evaluation: the choice of the weights, the evaluated sets, and the search. Imports no torch."""
 
 from pydantic import Field
 
 from experiments.config.field_types import Names, PrecisionChoice
 from experiments.config.network_change import Changeable
 
-CHECKPOINTS = "last|best|average:[1-9][0-9]*"  # a regular expression of the allowed values
+CHECKPOINTS = "last|best|average:[1-9][0-9]*"  # regular expression for the values of evaluation.checkpoint
 
 
 class EvaluationConfig(Changeable):
-    """Settings of decoding and scoring finished weights (section 6.1). Part of eval_id only."""
+    """Settings of decoding and scoring trained weights (section 6.1). They are part of eval_id and not of run_id."""
 
     sets: Names = Field(("dev",), description='"dev" and names of test sets; "test": all of them')
     checkpoint: str = Field("last", pattern=f"^({CHECKPOINTS})$", description="last, best (on dev) or average:K")
@@ -30,5 +30,6 @@ class EvaluationConfig(Changeable):
     )
 
 
-UNNAMED_AT_DEFAULT = ("coverage_penalty", "replace_unknown")  # newer settings: at their default in no eval_id
-OF_SEARCH = ("beam_size", "length_penalty", "max_extra_length", *UNNAMED_AT_DEFAULT)  # what decoding reads
+# These settings were added later. An eval_id includes them only if they differ from their defaults.
+UNNAMED_AT_DEFAULT = ("coverage_penalty", "replace_unknown")
+OF_SEARCH = ("beam_size", "length_penalty", "max_extra_length", *UNNAMED_AT_DEFAULT)  # settings that decoding reads

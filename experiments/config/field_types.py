@@ -1,4 +1,4 @@
-"""Types of settings that several groups of settings use."""
+"""Types of fields that several groups of settings use."""
 
 from typing import Annotated, Any, Literal
 
@@ -6,7 +6,7 @@ from pydantic import BeforeValidator, Field
 
 
 def _split_at_commas(value: Any) -> Any:
-    """Accept a list of names as one text with commas: `--set evaluation.sets=dev,test`."""
+    """Split a text at its commas, as in `--set evaluation.sets=dev,test`. Other values are returned unchanged."""
     if isinstance(value, str):
         return [name.strip() for name in value.split(",") if name.strip()]
     return value

@@ -1,8 +1,8 @@
-"""Changes of networks that extras add as settings: the extension point `changes` (docs/extending.md).
+"""Network changes: settings by which extras change a network. Extension point `changes` (docs/extending.md).
 
-A change named NAME is a setting of built-in tasks and of users' functions. `NAME = VALUE` of a row changes the network
-before its training, and is part of run_id. `evaluation.NAME` changes the trained network, and is part of eval_id.
-Imports no torch.
+A network change named NAME adds a setting NAME to built-in tasks and to users' functions. If a row sets `NAME = VALUE`,
+the network is changed before its training; the value is part of run_id. If a row sets `evaluation.NAME`, the trained
+network is changed before its evaluation; the value is part of eval_id. Imports no torch.
 """
 
 import contextlib
@@ -22,31 +22,32 @@ from model.extensions import ExtensionError, added, load
 from model.strict import StrictModel
 
 Batches = Callable[[], Iterable[Any]]  # the first batches of the training
-Ask = Callable[[Mapping[str, Any]], dict[str, Any]]  # asks the process of a user's function
+Ask = Callable[[Mapping[str, Any]], dict[str, Any]]  # sends a request to the process of a user's function
 
 
 class PlannedNetwork(NamedTuple):
-    """A network of this program before it is changed."""
+    """A network of a built-in task before it is changed."""
 
     model: ModelConfig
-    sizes: tuple[int, int]  # of the vocabularies of target and source
-    lengths: tuple[int, int]  # pieces of target and source of a typical pair
+    sizes: tuple[int, int]  # vocabulary sizes of target and source
+    lengths: tuple[int, int]  # target and source length of a typical pair, in word pieces
 
 
 class Added(NamedTuple):
     """Parameters and operations that a change adds to a network."""
 
     params: int = 0
-    flops: float = 0.0  # operations of the training on a typical pair
+    flops: float = 0.0  # floating-point operations per typical pair in training
 
 
 class NetworkChange(ABC):
-    """A change of networks, declared by an extra. Its module imports no torch; `apply` may.
+    """A change of networks, declared by an extra. Its module imports no torch; the method `apply` may import torch.
 
-    kind: the type of the setting, for pydantic. default: its value where it is not set, which changes nothing and is
-    not recorded. client: the folder of a module NAME, which `context.ablate` imports in the process of a user's
-    function as `ablations_task.NAME` (experiments/client/ablations_task/changes.py); None if the change is not for
-    users' functions, whose rows then have no such setting.
+    kind: the type of the setting, for pydantic.
+    default: the value of the setting if a row does not set it. It changes nothing and is not recorded.
+    client: the folder with a module NAME. `context.ablate` imports this module as `ablations_task.NAME` in the process
+        of a user's function (experiments/client/ablations_task/changes.py). If `client` is None, users' functions do
+        not have the setting.
     """
 
     kind: Any
@@ -55,41 +56,52 @@ class NetworkChange(ABC):
     client: Path | None = None
 
     def check(self, value: Any, at_evaluation: Any, network: PlannedNetwork) -> None:  # noqa: B027 - optional
-        """Check the values before training and at evaluation. Raises UserError if they do not fit the network."""
+        """Check the value for the training and the value for the evaluation of a network of a built-in task.
+
+        Raises UserError if a value does not fit the network.
+        """
 
     def check_function(self, value: Any, ask: Ask) -> None:  # noqa: B027 - optional
-        """Check a value of a user's function. ask: send a request to the module NAME in its process.
+        """Check a value for the network of a user's function.
 
-        Raises UserError if it does not fit.
+        ask: send a request to the module NAME in the process of the function.
+
+        Raises UserError if the value does not fit the network.
         """
 
     def added(self, value: Any, network: PlannedNetwork) -> Added:
-        """Predict parameters and operations that the change adds. Raises UserError as `check` does."""
+        """Predict the parameters and operations that the change adds. Raises UserError as `check` does."""
         return Added()
 
     def operations(self, value: Any, model: ModelConfig, sizes: tuple[int, int]) -> Callable[[Any, Any], Any]:
-        """Return a function from lengths of sources and targets (N,) to the operations that each pair adds (N,)."""
+        """Return a function from source and target lengths (N,) to the operations that the change adds per pair."""
         return lambda source, target: 0.0
 
     @abstractmethod
     def apply(
         self, value: Any, model: Any, batches: Batches, *, saved: Mapping[str, Any] | None, seed: int | None
     ) -> dict[str, Any]:
-        """Change a network in place; return facts for the record.
+        """Change a network in place and return facts for the record.
 
-        saved: the weights of a network that was changed in the same way, in place of batches. seed: for random numbers
-        at evaluation; None before a training, which has set torch's state. Raises UserError.
+        batches: the first batches of the training.
+        saved: weights of a network that the same value has changed. If given, use them instead of `batches`.
+        seed: seed for random numbers, at evaluation. None before a training: torch's generator is then seeded already.
+
+        Raises UserError if the value does not fit the network.
         """
 
 
 class Changeable(StrictModel):
-    """Settings to which `with_changes` adds those of network changes. These are recorded only where they are set."""
+    """Settings to which `with_changes` adds the settings of network changes.
 
-    network_changes: ClassVar[Mapping[str, NetworkChange]] = {}  # by name
+    A dump contains an added setting only if it differs from its default.
+    """
+
+    network_changes: ClassVar[Mapping[str, NetworkChange]] = {}  # name of the setting → network change
 
     @classmethod
     def accepts(cls, change: NetworkChange) -> bool:
-        """Return whether `with_changes` adds the setting of a change."""
+        """Return whether `with_changes` adds the setting of this change."""
         return True
 
     @model_serializer(mode="wrap")
@@ -99,9 +111,9 @@ class Changeable(StrictModel):
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> Self:
-        """Read settings as `StrictModel.from_mapping` does, without unknown settings that are empty lists.
+        """Read settings as `StrictModel.from_mapping` does, but ignore unknown settings that are empty lists.
 
-        Version 0.1.0 recorded settings of extras also where they were not set.
+        Version 0.1.0 recorded the settings of extras as empty lists if they were not set.
         """
         return super().from_mapping(_without_unset(cls, values))
 
@@ -115,28 +127,29 @@ def _without_unset(kind: type[Changeable], values: Mapping[str, Any]) -> dict[st
 
 
 def _evaluation_of(kind: type[Changeable]) -> type[Changeable] | None:
-    """The type of the settings of evaluations; None if the settings have no such group."""
+    """Return the type of the group `evaluation`; None if the settings have no such group."""
     field = kind.model_fields.get("evaluation")
     found = field.annotation if field is not None else None
     return found if isinstance(found, type) and issubclass(found, Changeable) else None
 
 
 Settings = TypeVar("Settings", bound=StrictModel)
-# A change of one of these names could not be imported as a module beside them.
+# Names of the modules of ablations_task. A network change cannot have one of these names, because its module is added
+# to that package.
 _MODULES_OF_CLIENT = {file.stem for file in (Path(__file__).parents[1] / "client" / "ablations_task").glob("*.py")}
 
 
 def installed_changes() -> dict[str, NetworkChange]:
-    """The changes that extras and packages add, by name, without those of packages that do not work."""
+    """Return the network changes that extras and packages add, by name. A change that cannot be loaded is left out."""
     found = {}
     for name in added("changes"):
-        with contextlib.suppress(ExtensionError):  # `broken_change` names the package where the setting is used
+        with contextlib.suppress(ExtensionError):  # `broken_change` reports the error if a study uses the setting
             found[name] = _loaded(name)
     return found
 
 
 def _loaded(name: str) -> NetworkChange:
-    """The change of that name. Raises ExtensionError if it cannot be used."""
+    """Return the network change of this name. Raises ExtensionError if it cannot be used."""
     place = added("changes")[name]
     if name in _MODULES_OF_CLIENT:
         raise ExtensionError(
@@ -148,7 +161,7 @@ def _loaded(name: str) -> NetworkChange:
 
 
 def broken_change(name: str) -> str:
-    """Return why the change of that name in an installed package cannot be used; "" for another name."""
+    """Return why the installed network change of this name cannot be used; "" if it can, or if it is not installed."""
     if name in added("changes"):
         try:
             _loaded(name)
@@ -158,7 +171,7 @@ def broken_change(name: str) -> str:
 
 
 def why_unknown(name: str) -> str:
-    """Why a setting that was recorded or queued is unknown here, and what to do. name: dotted."""
+    """Return why a recorded or queued setting is unknown to this program, and what to do. name: dotted name."""
     return broken_change(name.rpartition(".")[2]) or (
         f"No installed extra or package has the setting {name}. Install the one that adds it (`modules`: the extra "
         "module_rows), or a version of this program that has the setting."
@@ -166,9 +179,12 @@ def why_unknown(name: str) -> str:
 
 
 def recorded_settings(kind: type[Settings], values: Mapping[str, Any], trained: str) -> Settings:
-    """Read the settings with which a network was trained. trained: the subject of the message, such as "The run a1".
+    """Read the recorded settings of a training.
 
-    Raises UserError for a setting that is unknown here or has another type.
+    kind: the type of the settings.
+    trained: the subject of the error message, such as "The run a1".
+
+    Raises UserError for a setting that is unknown or whose value is invalid.
     """
     try:
         return kind.from_mapping(values)
@@ -180,7 +196,10 @@ def recorded_settings(kind: type[Settings], values: Mapping[str, Any], trained: 
 
 
 def with_changes(kind: type[Settings]) -> type[Settings]:
-    """Add the settings of network changes to a type of settings and its group `evaluation`, if it is `Changeable`."""
+    """Return the type with the settings of the network changes added, also in its group `evaluation`.
+
+    A type that is not `Changeable` is returned unchanged.
+    """
     if not issubclass(kind, Changeable):
         return kind
     changes = tuple((name, change) for name, change in installed_changes().items() if kind.accepts(change))
@@ -205,13 +224,13 @@ def _extended(kind: type[Changeable], changes: tuple[tuple[str, NetworkChange], 
 
 
 def changes_of(settings: Any) -> dict[str, Any]:
-    """The values of the network changes that settings declare, by name."""
+    """Return the network changes that differ from their defaults in these settings, as name → value."""
     values = {name: getattr(settings, name) for name in settings.network_changes}
     return {name: value for name, value in values.items() if value != settings.network_changes[name].default}
 
 
 def all_settings(config: StrictModel) -> dict[str, Any]:
-    """All settings by dotted name, also those of network changes that are not set, which a dump leaves out."""
+    """Return all settings by dotted name, including the network changes that have their defaults."""
     settings = dict(flatten(config))
     for prefix, group in (("", config), ("evaluation.", getattr(config, "evaluation", None))):
         if isinstance(group, Changeable):
@@ -229,10 +248,11 @@ def change_network(
     saved: Mapping[str, Any] | None = None,
     seed: int | None = None,
 ) -> dict[str, Any]:
-    """Change a network in place; return facts for the record.
+    """Apply network changes in place and return facts for the record.
 
-    settings: of the run, whose type has the changes. values: by name of the change. The rest as in
-    `NetworkChange.apply`.
+    settings: settings of the run. Their type declares the network changes.
+    values: name of the change → value.
+    model, batches, saved, seed: as in `NetworkChange.apply`.
     """
     facts: dict[str, Any] = {}
     for name, value in values.items():

@@ -1,7 +1,7 @@
-"""The configuration of one training of a built-in task: its groups of settings, and what they mean together.
+"""The configuration of one run of a built-in task, and the rules that combine several groups of its settings.
 
-The defaults are the paper's base and are frozen: changing one would rename every run of every store (identity.py).
-Imports no torch.
+The defaults are the base model of the paper. They are frozen, because a changed default would change the run_ids of
+all runs in all stores (identity.py). Imports no torch.
 """
 
 from collections.abc import Iterable
@@ -19,9 +19,12 @@ from model import cost
 from model.config import ModelConfig
 from model.settings import SIDES
 
-# Settings that are not part of run_id. Data files: the inputs' digests cover them. Evaluation: it is separate from
-# training. Checkpoints and evaluations during training do not change its numbers; their spacing is part of eval_id
-# where it matters. The choice and compilation of kernels changes roundings, as a device does: every run records it.
+# Settings that are not part of run_id, for these reasons:
+# - evaluation: it does not change the training.
+# - data: run_id includes digests of the data files instead of their names.
+# - checkpoint_steps, keep_checkpoints, eval_steps: they do not change the trained weights. An eval_id includes them if
+#   they change which weights are evaluated.
+# - deterministic, compile, graphs: like another device, they only change rounding errors. Every run records them.
 NOT_IN_RUN_ID = (
     "evaluation.",
     "data.corpus",
@@ -39,18 +42,18 @@ NOT_IN_RUN_ID = (
     "training.compile",
     "training.graphs",
 )
-# Settings in which two trainings may differ and still be one longer training of the same schedule.
+# Settings that may differ between a run and a longer run that continues it.
 NOT_IN_LINEAGE = ("training.train_steps",)
 
 
 class RunConfig(Changeable, TaskConfig):
-    """One training of one variation with one seed, and its evaluation."""
+    """The settings of one run of a built-in task: the training of one row with one seed, and its evaluations."""
 
     setting_roles: ClassVar[SettingRoles] = SettingRoles(
         NOT_IN_RUN_ID, NOT_IN_LINEAGE, steps="training.train_steps", frozen_defaults=True
     )
 
-    needs_encoder: ClassVar[bool] = True  # for a source
+    needs_encoder: ClassVar[bool] = True  # whether the task has a source, which an encoder reads
 
     task: str = "translation"
     model: ModelConfig = ModelConfig()
@@ -59,16 +62,20 @@ class RunConfig(Changeable, TaskConfig):
     evaluation: EvaluationConfig = EvaluationConfig()
 
     def described(self) -> list[str]:
-        """The layers of an encoder or a decoder that is not the paper's, and the unused parameters of experts."""
+        """Describe an encoder or decoder that differs from the paper's, and the parameters of experts that are idle."""
         sides = [side for side in SIDES if getattr(self.model, side) != getattr(type(self.model)(), side)]
         lines = [f"{side}: {'; '.join(self.model.expanded(side)) or 'none'}" for side in sides]
-        idle = cost.num_params(self.model, 1) - cost.active_params(self.model, 1)  # equal for every vocabulary
+        idle = cost.num_params(self.model, 1) - cost.active_params(self.model, 1)  # the vocabulary size does not matter
         if idle:
             lines.append(f"experts: of the parameters a token leaves {idle / 1e6:.2f}M unused")
         return lines
 
     def roles(self) -> SettingRoles:
-        """A schedule may depend on the length of the training, or on the measurements on dev during it."""
+        """Return the roles of the settings. They depend on the schedule of the learning rate.
+
+        A schedule that depends on train_steps does not allow a longer run to continue a shorter one. The schedule
+        `plateau` depends on the measurements on dev, so `training.eval_steps` is then part of run_id.
+        """
         roles, schedule = self.setting_roles, SCHEDULES[self.training.schedule]
         if not schedule.continues:
             roles = replace(roles, not_in_lineage=())
@@ -77,7 +84,7 @@ class RunConfig(Changeable, TaskConfig):
         return roles
 
     def unread(self, names: Iterable[str]) -> list[str]:
-        """Settings on which neither the data nor the network nor the training depends."""
+        """Return those of the named settings that do not change the data, the network or the training."""
         unread = {f"training.{name}" for name, _ in unread_in_training(self.training)}
         unread |= {"data.vocab_size"} if self.data.sized_by_text else set()
         read = self.model.settings_read()
@@ -105,7 +112,7 @@ class RunConfig(Changeable, TaskConfig):
             )
         if training.optimizer == "sgd" and training.nesterov and not momentum(training):
             raise ValueError("training.nesterov needs a momentum, but training.momentum = 0: change one of them")
-        compiled = training.compile in (True, "cuda")  # auto compiles nothing where a row cannot be compiled
+        compiled = training.compile in (True, "cuda")  # "auto" does not compile if a row cannot be compiled
         if compiled and (eager := self.model.not_compiled()):
             raise ValueError(
                 f"training.compile is set, but torch cannot compile {', '.join(eager)} of this architecture: set "

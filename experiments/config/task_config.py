@@ -1,4 +1,4 @@
-"""The part of a configuration that every task has, and the roles of settings in it. Imports no torch."""
+"""The base class of the configurations of all tasks, and the roles of their settings. Imports no torch."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -18,45 +18,53 @@ GIVEN_ELSEWHERE = {
 
 @dataclass(frozen=True)
 class SettingRoles:
-    """Settings with a special meaning to the harness. Names are dotted; a name that ends in a dot is a group."""
+    """Settings that have a special meaning for the program. Names are dotted; a name that ends in a dot is a group.
 
-    not_in_run_id: tuple[str, ...] = ()  # no trained number depends on these
-    not_in_lineage: tuple[str, ...] = ()  # may differ between a training and a longer one that continues it
-    steps: str = ""  # the setting for the length of a training, used for progress; "": none
-    # Whether defaults never change. A user may edit those of a trainer at any time; then a run is also compared with
-    # the settings that it recorded (store/run_names.py).
+    not_in_run_id: settings that are not part of run_id, because the trained weights do not depend on them.
+    not_in_lineage: settings that may differ between a run and a longer run that continues it.
+    steps: the setting with the number of training steps; "" if there is none.
+    frozen_defaults: whether the defaults never change. The user of a trainer may change its defaults at any time. A run
+        of such a trainer is therefore also compared with the settings that it recorded (store/run_names.py).
+    given_elsewhere: settings that rows cannot set → the place where they are set, as a text for messages.
+    """
+
+    not_in_run_id: tuple[str, ...] = ()
+    not_in_lineage: tuple[str, ...] = ()
+    steps: str = ""
     frozen_defaults: bool = False
-    # settings that rows cannot set → where they are set
     given_elsewhere: Mapping[str, str] = field(default_factory=lambda: GIVEN_ELSEWHERE)
 
 
 class TaskConfig(StrictModel):
-    """The part that every configuration has. A task adds its settings (a user's: experiments/tasks/own/function.py)."""
+    """Base class of the configurations. Each task adds its settings.
+
+    experiments/tasks/own/function.py adds the settings of a user's function.
+    """
 
     setting_roles: ClassVar[SettingRoles] = SettingRoles()
-    network_changes: ClassVar[Mapping[str, NetworkChange]] = {}  # settings that change the network, by name
+    network_changes: ClassVar[Mapping[str, NetworkChange]] = {}  # name of the setting → network change
 
     task: str = ""
     seed: int = Field(1, ge=0)
 
     def roles(self) -> SettingRoles:
-        """The roles in this configuration: that of one setting may depend on another."""
+        """Return the roles of the settings in this configuration. They may depend on the values of settings."""
         return self.setting_roles
 
     def unread(self, names: Iterable[str]) -> list[str]:
-        """Those of the named settings on which nothing depends in this configuration."""
+        """Return those of the named settings that have no effect in this configuration."""
         return []
 
     def why_unread(self, name: str) -> str:
-        """Return the reason why nothing depends on a setting that is `unread`, and what would read it."""
+        """Return why a setting from `unread` has no effect, and in which configurations it would have one."""
         raise KeyError(name)
 
     def described(self) -> list[str]:
-        """Explain settings whose text abbreviates more than it says, one line each."""
+        """Return lines that explain abbreviated settings, such as the layers that an architecture's text stands for."""
         return []
 
 
 def total_steps(config: TaskConfig) -> int | None:
-    """Training steps, if a setting gives them as an integer; otherwise None."""
+    """Return the number of training steps; None if no setting gives it as an integer."""
     value = dict(flatten(config)).get(config.setting_roles.steps)
     return value if isinstance(value, int) else None

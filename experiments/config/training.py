@@ -1,4 +1,4 @@
-"""Settings of the training, and which of them each optimizer and each schedule reads. Imports no torch.
+"""Settings of the training, and tables of the settings that each optimizer and schedule reads. Imports no torch.
 
 The formulas are in experiments/training/optimizers.py and experiments/training/schedules.py.
 """
@@ -16,19 +16,19 @@ ScheduleName = Literal["inverse_sqrt", "constant", "cosine", "linear", "warmup_s
 
 
 class OptimizerFacts(NamedTuple):
-    """An optimizer's settings and needs."""
+    """The settings that an optimizer reads, and its defaults for two of them."""
 
-    reads: tuple[str, ...]  # names of its settings
-    momentum: float = 0.0  # where training.momentum is unset
-    nesterov: bool = False  # where training.nesterov is unset
+    reads: tuple[str, ...]  # names of the settings
+    momentum: float = 0.0  # momentum if training.momentum is unset
+    nesterov: bool = False  # whether Nesterov's momentum is used if training.nesterov is unset
 
 
 class ScheduleFacts(NamedTuple):
-    """A schedule's settings. Each of them reads warmup_steps and learning_rate."""
+    """A schedule of the learning rate, and the settings that it reads."""
 
-    words: str  # its name within a sentence
-    reads: tuple[str, ...] = ()
-    continues: bool = True  # whether the rate of a step is the same in a longer training
+    words: str  # name of the schedule for use in a sentence
+    reads: tuple[str, ...] = ()  # settings besides warmup_steps and learning_rate, which every schedule reads
+    continues: bool = True  # whether a longer training has the same learning rate at each step of a shorter one
 
 
 _ADAM = ("adam_beta1", "adam_beta2", "adam_epsilon")
@@ -38,7 +38,7 @@ OPTIMIZERS: dict[OptimizerName, OptimizerFacts] = {
     "sgd": OptimizerFacts(("momentum", "nesterov", "weight_decay"), momentum=0.9),
     "adafactor": OptimizerFacts(("weight_decay",)),
     "lion": OptimizerFacts(("lion_beta1", "lion_beta2", "weight_decay")),
-    # its own settings, and those of Adam for parameters that are not matrices of a layer
+    # Parameters that are not matrices of a layer are trained with Adam, so its settings are read too.
     "muon": OptimizerFacts(("momentum", "nesterov", *_ADAM, "weight_decay"), momentum=0.95, nesterov=True),
 }
 SCHEDULES: dict[ScheduleName, ScheduleFacts] = {
@@ -53,13 +53,14 @@ SCHEDULES: dict[ScheduleName, ScheduleFacts] = {
 }
 
 
-# Places of a batch's side over its tokens, with padding: hardly more. A step of up to so many micro-batches is not cut.
+# With padding, a batch hardly ever has more than this many positions per token. A step is not split if it has at most
+# LARGEST_UNCUT times as many positions as a micro-batch may have tokens.
 LARGEST_UNCUT = 1.5
-SMALLEST_MICRO_BATCH = 64  # tokens; micro-batches are halved to about this when memory runs out
+SMALLEST_MICRO_BATCH = 64  # tokens; micro-batches are halved down to about this size when memory runs out
 
 
 class TrainingConfig(StrictModel):
-    """Section 5 of the paper. A step is one optimizer update."""
+    """Settings of the training (section 5 of the paper). A step is one optimizer update."""
 
     train_steps: int = Field(100_000, ge=0, description="optimizer updates; 0 leaves the model as initialised")
     warmup_steps: int = Field(4000, ge=1, description="steps of linear warm-up (section 5.3)")
@@ -131,7 +132,7 @@ class TrainingConfig(StrictModel):
 
 
 def unread_in_training(training: TrainingConfig) -> Iterator[tuple[str, str]]:
-    """Yield each setting that this configuration does not read, with the reason and the choices that would read it."""
+    """Yield each setting that this configuration does not read, with the reason."""
     if training.learning_rate is not None:
         yield "learning_rate_scale", "training.learning_rate is set, which is used instead"
     if not training.gleu_samples:
@@ -149,23 +150,26 @@ def unread_in_training(training: TrainingConfig) -> Iterator[tuple[str, str]]:
 
 
 def momentum(training: TrainingConfig) -> float:
-    """The momentum of sgd or muon."""
+    """Return the momentum of the optimizer sgd or muon."""
     if training.momentum is None:
         return OPTIMIZERS[training.optimizer].momentum
     return training.momentum
 
 
 def nesterov(training: TrainingConfig) -> bool:
-    """Return whether sgd or muon use Nesterov's momentum."""
+    """Return whether the optimizer sgd or muon uses Nesterov's momentum."""
     if training.nesterov is None:
         return OPTIMIZERS[training.optimizer].nesterov
     return training.nesterov
 
 
 def state_per_weight(training: TrainingConfig, hidden: float = 0.0) -> float:
-    """Numbers that an optimizer keeps per weight. hidden: the share of weights in matrices of the layers, for muon."""
+    """Return how many numbers the optimizer stores per weight.
+
+    hidden: the fraction of the weights that are in matrices of the layers. Only muon depends on it.
+    """
     if training.optimizer == "adafactor":
-        return 0.0  # one per row and one per column: less than a hundredth
+        return 0.0  # one number per row and per column of a matrix: less than 0.01 per weight
     if training.optimizer == "sgd":
         return 1.0 if momentum(training) else 0.0
     return {"lion": 1.0, "muon": 2.0 - hidden}.get(training.optimizer, 2.0)

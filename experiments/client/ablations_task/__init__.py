@@ -1,8 +1,8 @@
 """The package that a trainer imports: `from ablations_task import column, task` (docs/own-task.md).
 
-This folder is the only part of the core in the process of a trainer, which may have another interpreter: it needs
-Python 3.8 and nothing else. `__main__.py` is that process's program. Extras that change networks add modules to this
-package there (changes.py).
+A trainer runs in its own process, which may have another Python interpreter. That process imports only this folder of
+the core. The folder therefore needs Python 3.8 or newer and no other package. `__main__.py` is the program of the
+process. Extras that change networks add modules to this package in the process (changes.py).
 """
 
 from .changes import folders

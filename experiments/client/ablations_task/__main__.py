@@ -1,6 +1,7 @@
-"""The program of a trainer's process; multiprocessing runs it again in the processes that it spawns.
+"""The program of a trainer's process. multiprocessing runs it again in each process that it spawns.
 
-Names of this program's packages belong to the user there: `model`, `experiments`, `reports`, `ablations`.
+In these processes, `import model` finds the user's module `model` and never this program's package. The same holds for
+`experiments`, `reports` and `ablations`.
 """
 
 from __future__ import annotations
@@ -13,8 +14,11 @@ from typing import Any
 OURS = ("ablations", "model", "experiments", "reports")
 
 
-class TheUsers:
-    """Finds modules with the names of the program's packages where the user has them, never in the program."""
+class UserModuleFinder:
+    """An import finder for the names of this program's packages. It finds the user's modules of these names only.
+
+    program: the folder with this program's packages, which the finder does not search.
+    """
 
     def __init__(self, program: str) -> None:
         self._program = os.path.realpath(program)
@@ -32,9 +36,9 @@ class TheUsers:
         return spec
 
 
-sys.path[:1] = [__file__.rpartition("ablations_task")[0]]  # in place of this file's folder
+sys.path[:1] = [__file__.rpartition("ablations_task")[0]]  # replace the folder of this file by its parent
 if __name__ in ("__main__", "__mp_main__"):
-    sys.meta_path.insert(0, TheUsers(os.environ["ABLATIONS_PROGRAM"]))
+    sys.meta_path.insert(0, UserModuleFinder(os.environ["ABLATIONS_PROGRAM"]))
 if __name__ == "__main__":
     from ablations_task.process import main  # type: ignore[import-not-found]
 

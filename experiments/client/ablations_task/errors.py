@@ -1,4 +1,7 @@
-"""Errors that a trainer may raise, their classes, which decide whether to try again, and errors as JSON."""
+"""The errors that a trainer may raise, their failure classes, and their form as JSON.
+
+The failure class decides whether the coordinator starts another attempt.
+"""
 
 from __future__ import annotations
 
@@ -11,19 +14,19 @@ from .changes import folders
 
 
 class UserError(Exception):
-    """A user's mistake: what is wrong, where, and what to do, in one paragraph; printed without a traceback."""
+    """A mistake of the user. The message says what is wrong, where, and what to do. No traceback is printed."""
 
     def _render_traceback_(self) -> list[str]:
         """Return the paragraph that IPython and notebooks show in place of a traceback."""
         return [f"{type(self).__name__}: {self}"]
 
 
-class DiskFull(UserError):  # noqa: N818 - what the disk is
-    """The disk is full or the quota is used up: retrying helps only once there is space."""
+class DiskFull(UserError):  # noqa: N818 - the state of the disk
+    """The disk is full or the quota is used up. Another attempt can succeed only after space has been freed."""
 
 
 class Preempted(Exception):  # noqa: N818 - an outcome, not an error
-    """The state is saved and the run ends on request."""
+    """The run ends because a stop was requested. step: the step of the checkpoint that was saved, None if unknown."""
 
     def __init__(self, step: int | None = None) -> None:
         super().__init__("stopped" if step is None else f"stopped at step {step}")
@@ -31,18 +34,19 @@ class Preempted(Exception):  # noqa: N818 - an outcome, not an error
 
 
 class Diverged(Exception):  # noqa: N818
-    """The loss is NaN or infinite: training again would only repeat it."""
+    """The loss is NaN or infinite. The run is not trained again, because the result would be the same."""
 
 
 class OutOfMemory(Exception):  # noqa: N818
-    """The device's memory was not enough; a smaller micro-batch may fit."""
+    """The memory of the device was not sufficient. A smaller micro-batch may fit."""
 
 
 class DeviceFailed(Exception):  # noqa: N818
-    """The GPU, its driver or its link to another GPU failed; another one may work."""
+    """The GPU, its driver or its link to another GPU failed. An attempt on another GPU may succeed."""
 
 
-# What CUDA and its libraries say when memory runs out, and when the GPU, its driver or its link to another GPU fails.
+# Parts of the error messages of CUDA and its libraries: for missing memory, and for a failure of the GPU, its driver or
+# its link to another GPU.
 _NO_MEMORY = (
     "can't allocate memory", "not enough memory", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED",
     "CUBLAS_STATUS_NOT_INITIALIZED", "CUDNN_STATUS_ALLOC_FAILED", "DEVICE_ALLOCATION_FAILED",
@@ -61,7 +65,10 @@ LONGEST_MESSAGE, LONGEST_TRACEBACK = 10_000, 100_000  # characters
 
 
 def failure(error: BaseException) -> dict[str, Any]:
-    """An error as JSON: its class, its message, the user's line, and the traceback without our frames."""
+    """Return an error as JSON: its class, message, line in the user's code, and traceback.
+
+    The traceback has no frames of this program.
+    """
     if isinstance(error, Preempted):
         return {"class": "preempted", "step": error.step}
     shown = traceback.TracebackException(type(error), error, error.__traceback__)
@@ -73,14 +80,14 @@ def failure(error: BaseException) -> dict[str, Any]:
         "class": failure_class(error, str(shown)),
         "type": type(error).__name__,
         "is_value": isinstance(error, (ValueError, AssertionError)),
-        "message": _cut(str(shown), LONGEST_MESSAGE),  # not that of the error, whose own function may fail
+        "message": _cut(str(shown), LONGEST_MESSAGE),  # str(error) may raise an error
         "place": place[0] if place else None,
         "traceback": _cut("".join(shown.format()), LONGEST_TRACEBACK),
     }
 
 
 def _cut(text: str, longest: int) -> str:
-    """The begin and the end of a text that is too long for a message."""
+    """Return the text. If it has more than `longest` characters, replace its middle by a note."""
     left, half = len(text) - longest, longest // 2
     return text if left <= 0 else f"{text[:half]}\n… {left:,} characters left out …\n{text[-half:]}"
 
@@ -97,14 +104,14 @@ def _without_ours(shown: traceback.TracebackException | None, depth: int = 0) ->
 
 
 def failure_class(error: BaseException, message: str = "") -> str:
-    """Return the failure class for the coordinator. message: the error's text, if its own function may fail."""
+    """Return the failure class for the coordinator. message: the error's text; str(error) is used if it is empty."""
     message = message or str(error)
     number = error.errno if isinstance(error, OSError) else None
     if (
         isinstance(error, (MemoryError, OutOfMemory))
-        or type(error).__name__ == "OutOfMemoryError"  # of torch
+        or type(error).__name__ == "OutOfMemoryError"  # torch's class
         or (isinstance(error, RuntimeError) and any(word in message for word in _NO_MEMORY))
-        # no memory for a library that was imported late, of which glibc's loader gives no number
+        # There was no memory to load a library. The ImportError of glibc's loader has no errno.
         or (isinstance(error, ImportError) and "failed to map segment from shared object" in message)
         or number == errno.ENOMEM
     ):

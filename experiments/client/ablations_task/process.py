@@ -1,4 +1,4 @@
-"""The process of a trainer: it answers requests, a line of JSON each, on standard input."""
+"""The process of a trainer. It reads requests from standard input and answers them; each is one line of JSON."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .values import Channel, by_set, described, made, plain
 
 
 def main() -> None:
-    """Answer requests until standard input closes. What the trainer prints goes to standard error."""
+    """Answer requests until standard input closes. The trainer's output is redirected to standard error."""
     channel = Channel(os.dup(0), os.dup(1))
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
@@ -38,13 +38,16 @@ def main() -> None:
         except BaseException as error:
             answer = {"failed": failure(error)}
             if request["do"] == "train" and not isinstance(error, Preempted):
-                with contextlib.suppress(OSError):  # the log's disk is full
+                with contextlib.suppress(OSError):  # the disk that stores the log is full
                     print(answer["failed"].get("traceback", ""), file=sys.stderr, flush=True)
         channel.say(answer)
 
 
 def _open_path() -> None:
-    """Search Python's own modules first; the folder of this package last, for processes that multiprocessing starts."""
+    """Put the standard library first and the folder of this package last on the module search path.
+
+    The folder of this package remains on the path, because processes that multiprocessing starts need it.
+    """
     here, library = str(Path(__file__).resolve().parents[1]), str(Path(os.__file__).parent)
     rest = [one for one in sys.path if one and Path(one).resolve() != Path(here)]
     own = [one for one in rest if (one.startswith(library) and "-packages" not in one) or one.endswith(".zip")]
@@ -93,7 +96,7 @@ def _declared(trainer: Trainer, loaded_from: str) -> dict[str, Any]:
         if counts is None:
             columns.append(vars(one))
             continue
-        try:  # the table's statistics call the function of counts with arrays: better known before anything is trained
+        try:  # the statistics of the table call `counts.value` with numpy arrays; check for numpy before the training
             importlib.import_module("numpy")
         except Exception as error:
             raise UserError(
@@ -118,7 +121,7 @@ def _declared(trainer: Trainer, loaded_from: str) -> dict[str, Any]:
 
 
 def _counted(trainer: Trainer, request: Mapping[str, Any]) -> dict[str, Any]:
-    """A metric of sums of counts; arrays travel as bytes of doubles."""
+    """Return a metric's values for sums of counts. Arrays are sent as base64 of little-endian doubles."""
     numpy = importlib.import_module("numpy")
     counts = next(one.counts for one in trainer.columns if one.key == request["column"])
     assert counts is not None
@@ -129,11 +132,14 @@ def _counted(trainer: Trainer, request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def versions(names: Sequence[str]) -> dict[str, str]:
-    """Versions of Python and of packages by import name, read without importing them."""
+    """Return the versions of Python and of the named packages. The packages are not imported.
+
+    names: import names, such as "yaml". A package without a known version is left out.
+    """
     known, missing = {"python": platform.python_version()}, []
     if not names:
         return known
-    from importlib import metadata  # takes a while
+    from importlib import metadata  # this import is slow
 
     for name in names:
         try:
@@ -149,7 +155,7 @@ def versions(names: Sequence[str]) -> dict[str, str]:
 
 
 def _train(trainer: Trainer, settings: Any, request: Mapping[str, Any], channel: Channel) -> dict[str, Any]:
-    signal.signal(signal.SIGTERM, channel.stop)  # a cluster may signal every process of a job
+    signal.signal(signal.SIGTERM, channel.stop)  # a cluster may send SIGTERM to every process of a job
     resume = request["resume"]
     context = RunContext(
         request["seed"], request["device"], request["threads"], Path(request["folder"]),
@@ -167,7 +173,7 @@ def _train(trainer: Trainer, settings: Any, request: Mapping[str, Any], channel:
 
 
 def _asked(trainer: Trainer, settings: Any, request: Mapping[str, Any], channel: Channel) -> dict[str, Any]:
-    """The answer of the module of a network change; what the context writes is dropped."""
+    """Return the answer of a network change's module. Files that it writes to the context's folder are removed."""
     with tempfile.TemporaryDirectory(prefix="ablations-asked-") as folder:
         context = RunContext(request["seed"], "cpu", 1, Path(folder), None, channel)
         answer: dict[str, Any] = module_of(request["change"]).answer(trainer, settings, request, context)
@@ -175,9 +181,10 @@ def _asked(trainer: Trainer, settings: Any, request: Mapping[str, Any], channel:
 
 
 def _open_device(context: RunContext, memory_gb: float | None, share: float, context_gb: float) -> None:
-    """Set torch's threads and the memory limit of a shared GPU, if the trainer has imported torch.
+    """Set torch's number of threads and limit its memory on the GPU, if the trainer has imported torch.
 
-    memory_gb: the limit; None: `share` of the GPU's memory less `context_gb`, which a process uses before any tensor.
+    memory_gb: the limit. If it is None and `share` is less than 1, the limit is `share` of the GPU's memory minus
+        `context_gb`, the memory that a process uses before its first tensor.
     """
     torch = sys.modules.get("torch")
     if torch is None:
@@ -192,18 +199,18 @@ def _open_device(context: RunContext, memory_gb: float | None, share: float, con
 
 
 def _processor() -> str:
-    """The processor's name as torch has it: the system's without marks, numbers of cores and clock rates."""
+    """Return the processor's name in the form that torch gives: without trademarks, core counts and clock rates."""
     lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     name = next((line.partition(":")[2] for line in lines if line.startswith("model name")), "")
     return " ".join(re.sub(r"\((R|TM|r|tm)\)|\d+-Core|\b(CPU|Processor)\b|@.*", " ", name).split())
 
 
 def device_name(device: str, threads: int) -> str:
-    """The device's name for tables, the same whether torch is imported or not; "" if it is not known."""
+    """Return the device's name for tables, or "" if it is unknown. The name is the same with and without torch."""
     torch = sys.modules.get("torch")
     if torch is not None and device == "cuda":
         return str(torch.cuda.get_device_name(0))
-    with contextlib.suppress(Exception):  # not in every torch
+    with contextlib.suppress(Exception):  # some versions of torch have no `get_capabilities`
         name = torch.cpu.get_capabilities().get("cpu_name") if torch is not None else _processor()
         return f"{name} ({threads} thread{'s' if threads > 1 else ''})" if name else ""
     return ""

@@ -1,4 +1,4 @@
-"""Declarations of a trainer's module, the task and its columns; and the function's argument, `RunContext`."""
+"""Declarations in a trainer's module: its task and the columns of the table; and `RunContext`, its argument."""
 
 from __future__ import annotations
 
@@ -13,22 +13,27 @@ from .changes import MISSING, change
 from .errors import Preempted, UserError
 from .values import SHOWN, Channel, plain, shown, text
 
-LONGEST_NAME = 250  # characters of a metric's name, and its bytes in a record
+LONGEST_NAME = 250  # maximum length of a metric's name in characters
 
 
 @dataclasses.dataclass(frozen=True)
 class Counts:
-    """Fields of `context.examples`, and a metric as a function of their sums (… × len(names)) → (…)."""
+    """A metric that is a function of sums over examples.
+
+    names: the fields of `context.examples` that are summed.
+    value: the metric as a function of the sums. It maps an array of shape (…, len(names)) to an array of shape (…).
+    length: the field in `names` that is the example's length in words; "" if there is none.
+    """
 
     names: tuple[str, ...]
     value: Callable[[Any], Any]
     file: str = "examples.jsonl"
-    length: str = ""  # which of `names` is the example's length in words; "": none
+    length: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
 class Column:
-    """A column of the table (see `column`)."""
+    """A column of the table. Make one with `column`, which describes the fields."""
 
     key: str
     set: str
@@ -46,7 +51,7 @@ def column(
     metric: str,
     header: str = "",
     *,
-    set: str = "test",  # noqa: A002 - the word of the table
+    set: str = "test",  # noqa: A002 - the term that tables and study files use
     better: str = "",
     digits: int = 2,
     key: str = "",
@@ -54,14 +59,20 @@ def column(
     logarithmic: bool = False,
     counts: Counts | None = None,
 ) -> Column:
-    """A column of the table. `key`: its name in JSON, CSV and among published numbers; metric_set if unset.
+    """Return a column of the table.
 
-    better: "lower" or "higher"; if unset, what the metric's name says (loss, accuracy …), else it is unknown: then
-    nothing of the column is bold, and no claim about it is judged. about: a sentence for the table's notes.
-    logarithmic: changes are differences of natural logarithms, as for perplexity. counts: fields of
-        `context.examples` whose sums give the metric; differences between rows are then tested between examples.
+    metric, set: the metric and the evaluated set.
+    header: the column's heading; "metric (set)" if unset.
+    better: "lower" or "higher". If unset, it is inferred from the metric's name (loss, accuracy …). If the name does
+        not decide it, no value of the column is bold, and no claim about the column is judged.
+    digits: the number of decimals.
+    key: the column's name in JSON, in CSV and in tables of published numbers; "metric_set" if unset.
+    about: a sentence for the notes of the table.
+    logarithmic: changes are differences of natural logarithms, as for perplexity.
+    counts: the fields of `context.examples` from whose sums the metric is computed. Differences between rows are then
+        also tested across examples.
 
-    Raises UserError for a `better` other than "higher" and "lower", and for a name or a head that is no line of
+    Raises UserError if `better` is not one of these words, or if the metric, set, header or key is not a short line of
     printable text.
     """
     for name in (metric, header, set, key):
@@ -76,7 +87,7 @@ def column(
 
 @dataclasses.dataclass(frozen=True)
 class Trainer:
-    """A decorated function. Calling it calls the function."""
+    """A trainer function with the arguments of its `task` decorator. Calling the object calls the function."""
 
     run: Callable[[Any, RunContext], Mapping[str, Any]]
     settings_type: Any
@@ -101,18 +112,22 @@ def task(
     num_params: Callable[[Any], int] | None = None,
     cost: Callable[[Any], float] | None = None,
 ) -> Callable[[Callable[[Any, RunContext], Mapping[str, Any]]], Trainer]:
-    """Make a task of `run(settings, context)`.
+    """Return a decorator that makes a task of a function `run(settings, context)`.
 
-    settings_type: a dataclass or a pydantic model with a default for every field. columns: may be left to the study
-    ([[metric]]). steps: the setting with the number of training steps; with `continues` a run with more steps continues
-    from the checkpoints of a shorter one (only if nothing else depends on the number, such as a decay that ends with
-    it). reads: the data files of the settings; other content is another run. num_params, cost (floating-point
-    operations): for `plan`.
+    settings_type: a dataclass or a pydantic model with a default for every field.
+    columns: columns of the table. The study may declare them instead ([[metric]]).
+    steps: name of the setting with the number of training steps.
+    continues: a run with more steps continues from the checkpoints of a run with fewer steps. Set it only if nothing
+        else depends on the number of steps. A learning rate that decays until the last step depends on it.
+    reads: function from settings to the data files that the trainer reads. If the content of a file changes, the run
+        is another run.
+    num_params: function from settings to the number of parameters, which `ablations plan` prints.
+    cost: function from settings to the number of floating-point operations, with which `ablations plan` predicts times.
     """
     return lambda run: Trainer(run, settings_type, tuple(columns), steps, continues, reads, num_params, cost)
 
 
-# --- The argument of a trainer: seed, device, log, a folder for files, checkpoints, requests to stop
+# --- The argument of a trainer
 
 
 LAST_STEP = (1 << 63) - 1  # the largest integer that the harness stores
@@ -120,9 +135,13 @@ LAST_STEP = (1 << 63) - 1  # the largest integer that the harness stores
 
 @dataclasses.dataclass
 class RunContext:
-    """One run of a trainer.
+    """One run of a trainer: its seed, its device, its folder, and functions for logs, checkpoints and outputs.
 
-    A trainer that saves its state at times can be killed and continues from there:
+    device: "cpu" or "cuda". With "cuda", only the GPU that is leased to the run is visible.
+    folder: a folder for weights, figures and other files, which is stored with the results.
+    resume: the newest complete checkpoint of this run, or None if there is none.
+
+    A trainer that saves checkpoints can be killed at any time and continues from the last checkpoint:
 
         start = 0
         if context.resume:
@@ -136,21 +155,25 @@ class RunContext:
     """
 
     seed: int
-    device: str  # "cpu" or "cuda": only the run's leased GPU is visible
+    device: str
     threads: int
-    folder: Path  # stored with the results: for weights, pictures
-    resume: Path | None  # the newest complete checkpoint of this run, None at the first start
+    folder: Path
+    resume: Path | None
     _channel: Channel
-    _changes: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # values of changes of the network, by name
+    _changes: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # network change → its value in the row
     _facts: dict[str, Any] = dataclasses.field(default_factory=dict)
     _ablated: bool = False  # whether `ablate` was called
 
     def ablate(self, model: Any, batches: Iterable[Any] = ()) -> Any:
-        """Change a network (a torch.nn.Module) in place as the row says, such as by `modules`, and return it.
+        """Apply the network changes of the row, such as `modules`, to a network in place. Return the network.
 
-        Call it once the network is built, before its optimizer is. batches: inputs of the network in training, which
-        some changes need. Raises UserError if a change does not fit the network. Without an extra that changes
-        networks, it prints what is missing.
+        Call this method after the network is built and before its optimizer is built. If no extra that changes networks
+        is installed, the method prints a message and changes nothing.
+
+        model: a torch.nn.Module.
+        batches: inputs of the network in training. Some changes need them.
+
+        Raises UserError if a change does not fit the network.
         """
         if not self._changes:
             print(MISSING, file=sys.stderr, flush=True)
@@ -161,24 +184,25 @@ class RunContext:
         return model
 
     def log(self, /, step: int, **metrics: float) -> None:
-        """Record a point of the training curve; MLflow and the page show it."""
+        """Record a point of the training curve. MLflow and the HTML page show the curve."""
         values = {name: _number(name, value) for name, value in metrics.items()}
         self._channel.say({"event": "metrics", "step": _step("log", step), "metrics": values})
 
     def progress(self, what: str, done: float, total: float) -> None:
-        """Report progress of work without steps."""
+        """Report the progress of work that has no steps: `done` of `total`."""
         fields = {"what": str(what), "done": _number("done", done), "total": _number("total", total)}
         self._channel.say({"event": "progress", **fields})
 
     def should_stop(self) -> bool:
-        """Return whether the run shall end: save a checkpoint, which then ends it."""
+        """Return whether a stop was requested. If so, save a checkpoint; the run ends when it is saved."""
         return self._channel.stop_requested()
 
     @contextlib.contextmanager
     def checkpoint(self, step: int) -> Iterator[Path]:
-        """A new folder for the state. Complete once the block ends; a kill inside the block leaves the former one.
+        """Return a context whose value is a new folder for the state of the training.
 
-        Ends the run after the block (raises Preempted) if a stop was requested.
+        The checkpoint is complete when the block ends. If the process is killed inside the block, the previous
+        checkpoint remains. If a stop was requested, Preempted is raised after the block, which ends the run.
         """
         step = _step("checkpoint", step)
         folder = self._channel.ask({"checkpoint": step})["folder"]
@@ -187,15 +211,17 @@ class RunContext:
         except BaseException:
             self._channel.ask({"abandon": step})
             raise
-        # a signal may have reached this process alone
+        # Ask this process too: a signal may have reached it and not the other process.
         if self._channel.ask({"keep": step})["ending"] or self.should_stop():
             raise Preempted(step)
 
     def examples(self, set_: str, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Record outputs for single examples of a set, in a fixed order; `ablations report --examples` prints them.
+        """Record outputs for the examples of a set. `ablations report --examples` prints them.
 
-        An entry with the name of a metric is the example's share in it (1 or 0 for accuracy); tests of differences
-        between two rows pair these.
+        set_: the name of the set.
+        rows: one mapping per example, in the same order in every run. An entry that has the name of a metric is the
+            example's contribution to this metric, such as 1 or 0 for accuracy. Tests of the difference between two
+            rows of the table pair these contributions.
         """
         home, name = self.folder / "examples", f"{_set_name(set_)}.jsonl"
         home.mkdir(exist_ok=True)
@@ -205,7 +231,7 @@ class RunContext:
         aside.replace(home / name)
 
     def facts(self, /, **facts: Any) -> None:
-        """Record facts with the run; the table prints `num_params`."""
+        """Record facts about the run. The table prints the fact `num_params`."""
         self._facts.update(plain(facts, text))
 
 

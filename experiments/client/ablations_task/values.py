@@ -1,6 +1,7 @@
-"""Values as JSON: what a trainer returned and reported; its settings, described for a process without their type.
+"""Exchange values between a trainer's process and the process that started it.
 
-And `Channel`, by which they travel between the two processes.
+Both processes use this module. It converts a trainer's results and settings to JSON and back, describes the type of the
+settings for a process that cannot import this type, and sends lines of JSON (`Channel`).
 """
 
 from __future__ import annotations
@@ -26,7 +27,11 @@ SHOWN = 100  # characters of a name or value in a message
 
 
 def plain(value: Any, text: Callable[[str], str] = str) -> Any:
-    """Values as JSON types: scalars of numpy and torch, tuples, paths, members of an enumeration. text: of texts."""
+    """Convert a value to JSON types.
+
+    Scalars of numpy and torch, tuples, sets, paths, dates and members of enumerations are converted. `text` is applied
+    to every text.
+    """
     if isinstance(value, Mapping):
         return {text(str(key)): plain(item, text) for key, item in value.items()}
     if isinstance(value, enum.Enum):
@@ -41,12 +46,12 @@ def plain(value: Any, text: Callable[[str], str] = str) -> Any:
 
 
 def text(value: str) -> str:
-    """A text that every file can hold: a lone surrogate (half a character, from a file's name) by its code point."""
+    """Return a text that can be encoded as UTF-8. Lone surrogates, as in some file names, become escape sequences."""
     return value.encode(errors="backslashreplace").decode()
 
 
 def by_set(returned: Any) -> dict[str, dict[str, float]]:
-    """A trainer's result as {set: {metric: number}}; numbers without a set have the set ""."""
+    """Return a trainer's result as {set: {metric: number}}. The set of numbers without a set is ""."""
     if not isinstance(returned, Mapping):
         raise UserError(
             f"The trainer returned {_kind(returned)}: expected a mapping of metrics to numbers, such as "
@@ -63,17 +68,17 @@ def by_set(returned: Any) -> dict[str, dict[str, float]]:
 
 
 def _returned(name: str, value: Any) -> float:
-    with contextlib.suppress(Exception):  # whatever a value's own method raises
+    with contextlib.suppress(Exception):  # `__float__` of a user's class may raise any error
         if not isinstance(value, (str, bytes, bool)):
             return float(value)
     raise UserError(f"The trainer returned {name[:SHOWN]} = {shown(value)}, {_kind(value)}: expected a number.")
 
 
 def shown(value: Any) -> str:
-    """A value in a message."""
+    """Return a value as text for a message, with at most SHOWN characters."""
     try:
         words = repr(value)
-    except Exception:  # an integer of more than 4,300 digits
+    except Exception:  # for example, an integer of more than 4,300 digits
         return "…"
     return f"{words[:SHOWN]} …" if len(words) > SHOWN else words
 
@@ -82,7 +87,7 @@ def _kind(value: Any) -> str:
     return "nothing" if value is None else f"a {type(value).__name__}"
 
 
-# --- Settings, described for a process that cannot import their type, and made again from JSON
+# --- Describe settings for a process that cannot import their type, and build them from JSON
 
 
 SIMPLE = {bool: "bool", int: "int", float: "float", str: "str", type(None): "null", Any: "any", object: "any",
@@ -92,7 +97,12 @@ LIMITS = ("gt", "ge", "lt", "le", "multiple_of", "min_length", "max_length", "pa
 
 
 def described(settings_type: Any, where: str = "", default: Any = None) -> dict[str, Any]:
-    """Names, types, defaults and limits of settings. Raises UserError for what no study file can express."""
+    """Return the names, types, defaults and limits of settings as JSON.
+
+    default: an object with other default values than the type's.
+
+    Raises UserError for a type that a study file cannot express.
+    """
     name = getattr(settings_type, "__name__", str(settings_type))
     where = where or name
     if not is_group(settings_type):
@@ -107,13 +117,13 @@ def described(settings_type: Any, where: str = "", default: Any = None) -> dict[
 
 
 def is_group(annotation: Any) -> bool:
-    """Return whether a type has named settings."""
+    """Return whether a type is a dataclass or a pydantic model."""
     known = dataclasses.is_dataclass(annotation) or hasattr(annotation, "model_fields")
     return isinstance(annotation, type) and known
 
 
 def _fields(settings_type: Any, where: str) -> dict[str, tuple[Any, Any, str | None]]:
-    """The type, the default and the description of every setting."""
+    """Return the type, the default and the description of every setting."""
     fields: dict[str, tuple[Any, Any, str | None]] = {}
     if not dataclasses.is_dataclass(settings_type):
         for name, field in settings_type.model_fields.items():
@@ -143,14 +153,14 @@ def _refuse_required(where: str, name: str) -> None:
 
 @dataclasses.dataclass
 class _Limited:
-    """A type with its constraints, as pydantic keeps them."""
+    """A type with the constraints that pydantic stores for a field."""
 
     annotation: Any
     metadata: Sequence[Any]
 
 
 def _opened(annotation: Any) -> tuple[Any, dict[str, Any]]:
-    """The plain type and the limits of Annotated[…] and of pydantic's fields."""
+    """Return the type without annotations, and the limits, of Annotated[…] or of a pydantic field."""
     limits: dict[str, Any] = {}
     while isinstance(annotation, _Limited) or hasattr(annotation, "__metadata__"):
         if isinstance(annotation, _Limited):
@@ -169,7 +179,7 @@ def _described(annotation: Any, where: str, default: Any) -> tuple[dict[str, Any
 
 def _kind_of(annotation: Any, where: str, default: Any = None) -> dict[str, Any]:
     origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
-    with contextlib.suppress(TypeError):  # unhashable
+    with contextlib.suppress(TypeError):  # the annotation is not hashable
         if annotation in SIMPLE:
             return {"simple": SIMPLE[annotation]}
     if is_group(annotation):
@@ -201,12 +211,12 @@ def _is_union(origin: Any) -> bool:
 
 
 def _adapter(annotation: Any) -> Any:
-    """pydantic's own knowledge of a type, where pydantic is there. Raises an error of any kind if it has none."""
+    """Return pydantic's adapter for a type. Raises an error of any kind if pydantic is missing or refuses the type."""
     return importlib.import_module("pydantic").TypeAdapter(annotation)
 
 
 def made(settings_type: Any, values: Mapping[str, Any]) -> Any:
-    """The user's own object from JSON values. Raises the errors of its checks."""
+    """Build an object of the user's settings type from JSON values. Raises the errors of the type's checks."""
     fields = _fields(settings_type, settings_type.__name__)
     return settings_type(**{name: _value(fields[name][0], value) for name, value in values.items()})
 
@@ -249,7 +259,10 @@ def _takes(annotation: Any, value: Any) -> bool:
 
 
 class Channel:
-    """Lines of JSON to and from another process; each of the two has one."""
+    """Send lines of JSON to another process and receive lines from it. Each of the two processes has one channel.
+
+    incoming, outgoing: file descriptors.
+    """
 
     def __init__(self, incoming: int, outgoing: int) -> None:
         self._incoming, self._outgoing = incoming, outgoing
@@ -268,7 +281,7 @@ class Channel:
             return self.next()
 
     def next(self) -> Any:
-        """The next message except a request to stop; None when the other process is gone."""
+        """Return the next message that is no request to stop, or None if the other process has ended."""
         with self._turn:
             while True:
                 searched = 0
@@ -285,15 +298,16 @@ class Channel:
                 self._stop = True
 
     def readable(self, timeout_s: float) -> bool:
-        """Return whether something has come, or comes within that time."""
+        """Return whether data can be read, now or within `timeout_s`."""
         return bool(self._buffer or select.select([self._incoming], [], [], timeout_s)[0])
 
     def stop_requested(self, *_: Any) -> bool:
         with self._turn:
-            # Outside of `ask` the other process sends nothing else; a stop may have come with the request to train.
+            # Outside of `ask`, the other process sends only requests to stop, so readable data is such a request. The
+            # request may also have arrived together with the request to train.
             self._stop = self._stop or self.readable(0)
             return self._stop
 
     def stop(self, *_: Any) -> None:
-        """A signal's handler."""
+        """Record a request to stop. This is the handler of a signal."""
         self._stop = True

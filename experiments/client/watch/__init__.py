@@ -1,1 +1,4 @@
-"""A folder on the path of a run whose code is a tree: Python imports `sitecustomize` from it first."""
+"""A folder that is first on the module search path of a run whose imports are watched.
+
+Python therefore imports `sitecustomize` from this folder when it starts.
+"""

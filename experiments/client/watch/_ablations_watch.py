@@ -1,16 +1,22 @@
-"""Record which files of the user's code a Python process imports, and refuse those of other code than the run's.
+"""Record which files of the user's code a Python process imports, and refuse imports from outside the run's code.
 
-The first line of $ABLATIONS_WATCH is the folder of the reports. Each other line is a place, after the word for what is
-done with the files below it. "record" names each file in modules.txt as soon as it is imported. "refuse" names it in
-imported-elsewhere.txt and raises ImportError. "ignore" does neither. The longest place counts. Each process begins its
-report with a line "process ID python VERSION".
+The environment variable ABLATIONS_WATCH configures the watcher. Its first line is the folder of the reports. Each other
+line is "ACTION FOLDER". The action applies to the files below the folder:
 
-A module's file is the origin of its spec and the file name of its code, wherever its bytecode lies. An audit hook sees
-both when the module's code is about to run, so a process that is killed loses nothing. The standard library and
-installed packages are not recorded. Where imports are refused, a process reports the versions of the installed packages
-at its end.
+    record   write the file's name to modules.txt as soon as the file is imported
+    refuse   write the file's name to imported-elsewhere.txt and raise ImportError
+    ignore   do nothing
 
-Every process of a run loads this file, of Python 3.8 too: it imports nothing that Python's start has not imported.
+If a file is below several folders, the longest folder decides. Each process first writes a line
+"process ID python VERSION" to modules.txt.
+
+The file of a module is the origin of its spec, and also the file name of its code object. Both name the source, also if
+Python loads bytecode from another folder. An audit hook reads both before the module's code runs, so the report is
+complete even if the process is killed. The standard library and installed packages are not recorded. If some imports
+are refused, each process writes the versions of its installed packages to packages.txt when it ends.
+
+Every Python process of a run loads this file, also with Python 3.8. The file imports only modules that Python has
+imported at its start.
 """
 
 from __future__ import annotations
@@ -25,13 +31,16 @@ if TYPE_CHECKING:
     from typing import Any
 
 _reports = ""
-_places: list[tuple[str, str]] = []  # (real path with a separator at its end, what is done)
-_folders: dict[str, str] = {}  # folder: its real path
+_places: list[tuple[str, str]] = []  # (real path of a folder with a separator at its end, action)
+_folders: dict[str, str] = {}  # folder → its real path
 _seen: set[str] = set()
 
 
 def start() -> None:
-    """Watch this process from now on. Raises nothing: a run whose watcher cannot report counts as not watched."""
+    """Watch this process from now on.
+
+    This function raises no error. If the watcher cannot write its report, the run counts as not watched.
+    """
     global _reports
     try:
         _reports, *lines = os.environ["ABLATIONS_WATCH"].split("\n")
@@ -54,13 +63,13 @@ def _hook(event: str, arguments: tuple[Any, ...]) -> None:
             _see(code.co_filename)
             _see(_origin_of_newest())
     elif event == "import":
-        _see(arguments[1])  # the file of an extension, otherwise None
+        _see(arguments[1])  # the file of an extension module; None for other modules
     elif event == "cpython.run_file":
         _see(arguments[0])
 
 
 def _see(path: Any) -> None:
-    """Record or refuse the file of a module. Raises ImportError to refuse it."""
+    """Apply the action for a module's file: record it, or raise ImportError."""
     if not isinstance(path, str) or not path or path in _seen or path.startswith("<"):
         return
     try:
@@ -77,7 +86,10 @@ def _see(path: Any) -> None:
 
 
 def _file_of(path: str) -> str:
-    """The real path of a module's source; of one in an archive, the archive's; "" for a name that is no file."""
+    """Return the real path of a module's source.
+
+    For a module in an archive, this is the path of the archive. The result is "" if `path` is not a file.
+    """
     folder, name = os.path.split(os.path.abspath(path))
     if os.path.basename(folder) == "__pycache__":
         folder, name = os.path.dirname(folder), name.split(".")[0] + ".py"
@@ -101,15 +113,18 @@ def _what(file: str) -> str:
 
 
 def _origin_of_newest() -> Any:
-    """The origin of the module that was added last: at the begin of its code, the one that is being imported."""
+    """Return the origin of the newest module in `sys.modules`.
+
+    When a module's code is about to run, the newest module is the one that is being imported.
+    """
     try:
         return _origin(sys.modules[next(reversed(sys.modules))])
-    except (KeyError, RuntimeError, StopIteration):  # another thread imports too
+    except (KeyError, RuntimeError, StopIteration):  # another thread changed `sys.modules` at the same time
         return None
 
 
 def _origin(module: ModuleType) -> Any:
-    try:  # not by getattr, which would load a lazy module
+    try:  # getattr would load a lazy module
         names = object.__getattribute__(module, "__dict__")
         return getattr(names.get("__spec__"), "origin", None) or names.get("__file__")
     except Exception:
@@ -117,25 +132,28 @@ def _origin(module: ModuleType) -> Any:
 
 
 def _end() -> None:
-    """Look once more at all modules: a file without code of its own, such as one that a loader of the user's makes."""
+    """Apply the action for all modules again, when the process ends.
+
+    The audit hook does not see a module that has no code object of its own, such as a module of a user's loader.
+    """
     for module in list(sys.modules.values()):
         try:
             _see(_origin(module))
-        except ImportError:  # it is named in the report, so the run fails
+        except ImportError:  # imported-elsewhere.txt now names the module, so the run fails
             continue
     if any(what == "refuse" for _, what in _places):
         _report_versions()
 
 
 def _report_versions() -> None:
-    from importlib import metadata  # takes a while
+    from importlib import metadata  # this import is slow
 
     found = {"python": ".".join(map(str, sys.version_info[:3]))}
     for name, module in list(sys.modules.items()):
         if "." not in name and "-packages" in (getattr(module, "__file__", None) or ""):
             try:
                 found[name] = metadata.version(name)
-            except metadata.PackageNotFoundError:  # PIL is Pillow's
+            except metadata.PackageNotFoundError:  # the package has another name: the module PIL is of Pillow
                 found[name] = str(getattr(module, "__version__", ""))
     for name, version in found.items():
         if version:
@@ -146,7 +164,7 @@ _APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW 
 
 
 def _write(name: str, line: str) -> None:
-    """Append a line, in one call, so that lines of several processes do not mix."""
+    """Append a line to a report in one system call, so that lines of several processes do not mix."""
     try:
         file = os.open(os.path.join(_reports, name), _APPEND, 0o666)
         try:
