@@ -1,4 +1,4 @@
-"""Context of an attempt for its task, training and evaluation. Imports no torch."""
+"""The context of an attempt, which its task uses in training and evaluation. Imports no torch."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,37 +1,39 @@
-"""The words of a trainer's command: places of settings, options that pass them, and words that no setting changes.
+"""Parse the command of a trainer: its placeholders for settings, its options, and the words that no setting changes.
 
-`{name}` is the place of a setting's value. `{name:--flag}` is the place of a flag, for a setting that is true or false.
-`{settings.yaml:FILE}` is the place of FILE with the settings laid over it. Reads text, runs nothing.
+The placeholder `{name}` stands for the value of a setting. `{name:--flag}` stands for a flag and belongs to a setting
+that is true or false. `{settings.yaml:FILE}` stands for a copy of FILE in which the run's settings replace the values.
+This module only reads text and runs nothing.
 """
 
 import re
 from functools import cache
 
 _FLAG = r"-[^{}|\s]*"
-# ${HOME} is the shell's
 _FILE = r"(?<=\{settings\.yaml:)[^-{}|][^{}|]*"
+# A variable of the shell, such as ${HOME}, is no placeholder.
 PLACEHOLDER = re.compile(rf"(?<!\$)\{{([A-Za-z_][\w.]*)(?::(?:((?:{_FLAG})?\|{_FLAG}|{_FLAG})|({_FILE})))?\}}")
-QUOTED = r"\\[\s\S]|'[^']*'|\"(?:\\[\s\S]|[^\"\\])*\""  # escaped or quoted
-# A comment, a word, or else a blank, an operator, or a quote that does not end.
+QUOTED = r"\\[\s\S]|'[^']*'|\"(?:\\[\s\S]|[^\"\\])*\""  # escaped or quoted text
+# A token is a comment, a word (group 1), or one other character: a blank, an operator, or a quote without an end.
 TOKEN = re.compile(rf"(?<![^\s;|&()])#.*|((?:{QUOTED}|[^\s\\'\"`;|&()<>])+)|[\s\S]")
 PYTHON = re.compile(r"(\S*/)?(python|pypy)[\d.]*")
-_OUTSIDE = ("folder", "metrics", "device", "threads")  # placeholders that change no number: places, and the device
+_OUTSIDE = ("folder", "metrics", "device", "threads")  # placeholders for output files and the device: no settings
 
 
 def names(command: str) -> list[str]:
-    """The settings that a command has a place for, in its order."""
+    """Return the names of a command's placeholders, in their order."""
     return [placeholder[1] for placeholder in PLACEHOLDER.finditer(command)]
 
 
 def parts_of_command(command: str) -> tuple[str, dict[str, str]]:
-    """The words of a command that no setting changes, and for each setting the option that passes it.
+    """Return the fixed words of a command, and a mapping from each setting to the option that passes it.
 
-    An option is `--lr {lr}`, `lr={lr}` or a flag `{bn:--bn}`. Other words with placeholders are among the fixed ones,
-    because their order counts; so is {seed}. The Python interpreter and the places of outputs are in neither.
+    An option is `--lr {lr}`, `lr={lr}` or a flag `{bn:--bn}`. Other words with placeholders belong to the fixed words,
+    because their order matters. `{seed}` also belongs to the fixed words. Neither result contains the Python
+    interpreter or the options for output files.
     """
     fixed, passed = list[str](), dict[str, str]()
     places = [place[0] for place in PLACEHOLDER.finditer(command)]
-    marks = iter(range(len(places)))  # a placeholder may have a bar, which is an operator elsewhere
+    marks = iter(range(len(places)))  # replace placeholders by numbers: their "|" would count as an operator
     for token in TOKEN.finditer(PLACEHOLDER.sub(lambda place: f"\0{next(marks)}\0", command)):
         if token[1] is None:
             if not token[0].isspace():
@@ -55,10 +57,11 @@ def parts_of_command(command: str) -> tuple[str, dict[str, str]]:
 
 @cache
 def compared_words(command: str) -> dict[str, str]:
-    """The parts of a command as they are compared between runs, by name; {} without a command.
+    """Return the parts of a command that are compared between runs, by name; {} without a command.
 
-    `command`: its fixed words, which name a run. `command {lr}`: how it passes the setting lr. An option for a new
-    setting leaves the fixed words and the other settings as they are. So a run that was trained before stays the same.
+    The entry "command" has the fixed words, which are part of run_id. The entry "command {lr}" has the option that
+    passes the setting lr. An option for a new setting changes no other entry. A run that was trained without this
+    option therefore keeps its identity.
     """
     if not command:
         return {}

@@ -1,7 +1,7 @@
-"""The device that a child computes on; the only file that calls torch.cuda.
+"""The device that a child computes on.
 
-`Device.open` makes the process-wide settings (threads, memory limit) and chooses the precision. Other code uses this
-object and never the device's name.
+`Device.open` makes the process-wide settings, such as the number of threads and the memory limit, and chooses the
+precision. Other modules use the `Device` object and do not inspect the name of the device.
 """
 
 import contextlib
@@ -26,12 +26,12 @@ from experiments.records import CONTEXT_GB
 Precision = Literal["fp32", "bf16"]
 Result = TypeVar("Result")
 _MIB = 2**20
-KERNELS = 2048  # of oneDNN: see _keep_kernels
+KERNELS = 2048  # number of kernels that oneDNN caches (see _keep_kernels)
 
 
 @dataclass(frozen=True)
 class Device:
-    """An opened device. `precision`: of the forward and backward pass; weights stay in fp32."""
+    """An opened device. precision: precision of the forward and backward pass; weights are always in fp32."""
 
     torch_device: torch.device
     precision: Precision
@@ -40,16 +40,16 @@ class Device:
 
     @classmethod
     def open(cls, spec: DeviceSpec, precision: str = "auto", *, deterministic: bool = False, rank: int = 0) -> "Device":
-        """Open the devices of `spec`; of several, this process uses number `rank`.
+        """Open device number `rank` of the devices in `spec`.
 
-        Raises UserError if they, or the precision, are not available.
+        Raises UserError if the device or the precision is not available.
         """
         if spec.kind not in ("cpu", "cuda"):
             raise UserError(f'device kind "{spec.kind}" is unknown; use cpu or cuda.')
         if spec.kind == "cuda":
             require_cuda()
-        # Before the worker threads exist, since they inherit it. Adam's moments of a row that is rarely trained decay
-        # into denormal numbers, which processors handle in microcode.
+        # Flush denormal numbers to zero. Adam's moments of rarely used embeddings decay into denormal numbers, with
+        # which processors compute slowly. Worker threads inherit this setting, so it must be made before they start.
         torch.set_flush_denormal(True)
         torch.set_num_threads(spec.threads)
         _keep_freed_memory()
@@ -62,7 +62,7 @@ class Device:
 
     @property
     def name(self) -> str:
-        """The device's name for tables: "NVIDIA H200", "AMD EPYC (2 threads)"."""
+        """The device's name for tables, such as "NVIDIA H200" or "AMD EPYC (2 threads)"."""
         if self.is_cuda:
             return str(torch.cuda.get_device_name(self.torch_device))
         capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # torch 2.9 has no such function
@@ -71,40 +71,43 @@ class Device:
 
     @property
     def is_cuda(self) -> bool:
-        """Return whether the device is a GPU."""
+        """Whether the device is a GPU."""
         return self.torch_device.type == "cuda"
 
     def autocast(self) -> torch.autocast:
-        """A context with bf16 products if the precision is bf16; weights, sums and softmaxes stay in fp32."""
+        """Return the autocast context for `precision`.
+
+        With bf16, matrix products are computed in bf16. Weights, sums and softmaxes remain in fp32.
+        """
         return torch.autocast(self.torch_device.type, torch.bfloat16, enabled=self.precision == "bf16")
 
     def move(self, tensor: Tensor) -> Tensor:
-        """The tensor on this device; from pinned memory asynchronously."""
+        """Return the tensor on this device. A copy from pinned memory to a GPU is asynchronous."""
         return tensor.to(self.torch_device, non_blocking=True) if self.is_cuda else tensor
 
     def number(self, value: float) -> Tensor | float:
-        """A number for computing with tensors: on a GPU a tensor of fp32, made without waiting for the GPU."""
+        """Return a number for computations with tensors. On a GPU it is an fp32 tensor, made without waiting."""
         return torch.full((), value, device=self.torch_device) if self.is_cuda else value
 
     def seed(self, value: int) -> None:
-        """Seed the generators of dropout."""
+        """Seed the random generators that dropout uses."""
         torch.default_generator.manual_seed(value)
         if self.is_cuda:
             torch.cuda.manual_seed(value)
 
     def synchronize(self) -> None:
-        """Wait until the device has done all its work, for time measurements."""
+        """Wait until the device has finished all submitted work. Time measurements need this."""
         if self.is_cuda:
             torch.cuda.synchronize(self.torch_device)
 
     def peak_memory_bytes(self) -> int:
-        """Peak memory since the process started: the GPU's tensors, or the process's resident set."""
+        """Return the peak memory of the process: of its tensors on a GPU, or its resident set on a processor."""
         if self.is_cuda:
             return int(torch.cuda.max_memory_allocated(self.torch_device))
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
     def describe(self) -> dict[str, Any]:
-        """Everything besides the configuration on which the numbers of a run depend."""
+        """Return the facts, other than the settings, on which the numbers of a run depend."""
         versions = {"torch": torch.__version__, "python": platform.python_version()}
         if self.is_cuda:
             versions["cuda"] = str(torch.version.cuda)
@@ -121,18 +124,21 @@ class Device:
 
 
 class GraphRecorder:
-    """Records work on a GPU as CUDA graphs. They share one memory pool, so only one may replay at a time, and what a
-    replay returns is valid until the next one.
+    """Record work on a GPU as CUDA graphs.
 
-    Each graph draws from a generator of its own, which a replay sets to the state of the device's generator and back:
-    replayed work draws as the same work does eagerly. torch leaves the generator of a capture that fails unusable (it
-    counts as capturing until the process ends), and this way that is never the device's.
+    All graphs share one memory pool. Only one graph may be replayed at a time, and the result of a replay is valid
+    until the next replay.
+
+    Each graph has its own random generator. A replay copies the state of the device's generator to this generator
+    before the work, and back after the work. Replayed work therefore draws the same random numbers as eager work. If a
+    capture fails, torch marks its generator as capturing until the process ends, and the generator cannot be used any
+    more. With one generator per graph, this does not affect the device's generator.
     """
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._pool = torch.cuda.graph_pool_handle()
-        # Of all captures, because a library's workspace belongs to a stream.
+        # All captures use this stream, because a library has one workspace per stream.
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     @property
@@ -140,34 +146,34 @@ class GraphRecorder:
         return torch.cuda.default_generators[self._device.index]
 
     def random_state(self) -> Tensor:
-        """The state of the device's generator: its seed, and how far it has drawn."""
+        """Return the state of the device's random generator: its seed and its offset."""
         return self._drawn.get_state()
 
     def set_random_state(self, state: Tensor) -> None:
-        """Set the state of the device's generator."""
+        """Set the state of the device's random generator."""
         self._drawn.set_state(state)
 
     def record(self, work: Callable[[], Result]) -> Callable[[], Result]:
-        """Capture `work`, which computes nothing yet; returns a function that replays it.
+        """Capture `work` without computing it, and return a function that replays it.
 
-        The result of a replay is the same object every time, with new values. Raises the error of `work`, for example
-        because it waits for the GPU, which cannot be captured; the device remains usable.
+        Every replay returns the same object, with new values. If `work` raises an error, the error is raised here and
+        the device remains usable. For example, work that waits for the GPU cannot be captured.
         """
         own, graph = torch.Generator(self._device), torch.cuda.CUDAGraph()
         usual = self._drawn.graphsafe_get_state()
         torch.cuda.synchronize(self._device)
-        torch.cuda.empty_cache()  # what eager passes hold is not for the pool
+        torch.cuda.empty_cache()  # free cached memory of eager passes, because the graphs' pool cannot use it
         with torch.cuda.stream(self._stream):
             self._drawn.graphsafe_set_state(own.graphsafe_get_state())
             try:
-                # other threads may allocate pinned memory meanwhile
+                # thread_local: other threads may allocate pinned memory during the capture
                 graph.capture_begin(self._pool, capture_error_mode="thread_local")
                 result = work()
                 graph.capture_end()
             except BaseException:
-                with contextlib.suppress(RuntimeError):  # a capture that is invalid
+                with contextlib.suppress(RuntimeError):  # the capture is invalid
                     graph.capture_end()
-                with contextlib.suppress(RuntimeError):  # capture_end did not come so far
+                with contextlib.suppress(RuntimeError):  # do what capture_end skips if it fails
                     torch._C._cuda_endAllocateToPool(self._device.index, self._pool)
                 raise
             finally:
@@ -183,10 +189,8 @@ class GraphRecorder:
 
 
 def require_cuda() -> None:
-    """Start CUDA. Raises UserError, with torch's reason, if torch sees no GPU.
-
-    cuBLAS reads its variable once: a later part of the process may be deterministic, and an earlier one not.
-    """
+    """Initialise CUDA. Raises UserError with torch's reason if torch finds no GPU."""
+    # cuBLAS reads this variable only once. Set it always, because a later computation may have to be deterministic.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     try:
         torch.cuda.init()  # type: ignore[no-untyped-call]
@@ -199,12 +203,15 @@ def require_cuda() -> None:
 
 
 def seed_everything(seed: int) -> None:
-    """Seed the generators of initialisation, on every device."""
+    """Seed the random generators of all devices for the initialisation of weights."""
     torch.manual_seed(mix(seed, 0))
 
 
 def mix(seed: int, step: int) -> int:
-    """A 63-bit number from two, unrelated for neighbouring seeds and steps (splitmix64's finaliser)."""
+    """Return a 63-bit hash of a seed and a step, by the finaliser of splitmix64.
+
+    Neighbouring seeds and steps have unrelated hashes.
+    """
     mask = 2**64 - 1
     z = (seed * 0x9E3779B97F4A7C15 + (step + 1) * 0xD1B54A32D192ED03) & mask
     z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & mask
@@ -213,7 +220,10 @@ def mix(seed: int, step: int) -> int:
 
 
 def resolve_precision(asked: str, device: torch.device) -> Precision:
-    """ "auto" is bf16 if the device has instructions for it, else fp32. Raises UserError for what torch lacks there."""
+    """Return the precision for a setting. "auto" is bf16 if the device has instructions for bf16, otherwise fp32.
+
+    Raises UserError if torch cannot compute in the precision on this device.
+    """
     match asked:
         case "auto":
             return "bf16" if has_bf16_instructions(device) else "fp32"
@@ -231,7 +241,7 @@ def resolve_precision(asked: str, device: torch.device) -> Precision:
 
 
 def has_bf16_instructions(device: torch.device) -> bool:
-    """Return whether the device has bf16 matrix instructions. If not, torch may compute the same with others."""
+    """Return whether the device has matrix instructions for bf16. Without them, torch may emulate bf16."""
     if device.type == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     return processor.has_bf16()
@@ -239,19 +249,19 @@ def has_bf16_instructions(device: torch.device) -> bool:
 
 @contextlib.contextmanager
 def naming_out_of_memory() -> Iterator[None]:
-    """Turn every form of a failed allocation into experiments.errors.OutOfMemory; other errors pass."""
+    """Turn every error of a failed allocation into errors.OutOfMemory. Other errors are raised unchanged."""
     try:
         yield
     except Exception as error:
         if isinstance(error, OutOfMemory) or failure_class(error) != "out_of_memory":
             raise
-        why = str(error) or type(error).__name__  # Python's own MemoryError says nothing
+        why = str(error) or type(error).__name__  # Python's MemoryError has no message
         raise OutOfMemory(why.splitlines()[0]) from error
 
 
 @contextlib.contextmanager
 def naming_nondeterminism() -> Iterator[None]:
-    """Turn torch's refusal in deterministic mode into a UserError that names the kernel; other errors pass."""
+    """Turn torch's error for a nondeterministic kernel into a UserError. Other errors are raised unchanged."""
     try:
         yield
     except RuntimeError as error:
@@ -266,9 +276,9 @@ def naming_nondeterminism() -> Iterator[None]:
 
 
 def _choose_kernels(deterministic: bool) -> None:
-    """Process-wide."""
+    """Set for the whole process whether torch uses only deterministic kernels."""
     torch.use_deterministic_algorithms(deterministic)
-    # every kernel here writes all of what it allocates
+    # Filling is not needed: every kernel that this program uses overwrites all memory that it allocates.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
@@ -280,24 +290,27 @@ def _open_cuda(device: torch.device, spec: DeviceSpec) -> None:
             "nvidia-smi."
         )
     torch.cuda.set_device(device)
-    # fp32 is fp32: convolutions and recurrent layers are TF32 by default, products in NVIDIA's own containers
+    # Disable TF32, so that fp32 has full precision. By default, torch uses TF32 for convolutions and recurrent layers,
+    # and in NVIDIA's containers also for matrix products.
     torch.backends.cudnn.allow_tf32 = False
     torch.set_float32_matmul_precision("highest")
-    # Preferred from sm90 on, cuDNN's attention builds a plan for every shape, and a training has hundreds.
+    # torch prefers cuDNN's attention on GPUs from sm90 on. cuDNN builds a plan for every shape, and a training has
+    # hundreds of shapes.
     torch.backends.cuda.enable_cudnn_sdp(False)
     total = torch.cuda.get_device_properties(device).total_memory
-    # of a cluster's GPU no coordinator knows the memory
+    # On a cluster, the coordinator does not know the memory of the GPU, so the limit is computed from the share.
     limit = max(0.01, spec.share - CONTEXT_GB * 1e9 / total) if spec.share < 1 else None
     if spec.memory_gb is not None:
         limit = min(1.0, spec.memory_gb / spec.count * 1e9 / total)
-    if limit is not None:  # torch's limit is the only one that is enforced when processes share a GPU
+    if limit is not None:  # if processes share a GPU, only torch enforces a memory limit
         torch.cuda.set_per_process_memory_fraction(limit, device)
 
 
 def _keep_freed_memory() -> None:
-    """Let glibc keep large freed blocks instead of returning each to the kernel and faulting it in again.
+    """Let glibc reuse large freed blocks. By default it returns each block to the kernel and causes new page faults.
 
-    A plain torch loop at d_model 128 and 4,096 tokens spent a quarter of its time on that, this trainer 4 %.
+    At d_model 128 and 4,096 tokens, these page faults took a quarter of the time of a plain training loop in torch, and
+    4 % of the time of this program.
     """
     if not hasattr(libc := ctypes.CDLL(None), "mallopt"):
         return
@@ -307,12 +320,14 @@ def _keep_freed_memory() -> None:
 
 
 def _keep_kernels() -> None:
-    """Let oneDNN keep its kernels of all shapes of a training, and torch the descriptions of only a few bf16 products.
-    Both are read at the first product.
+    """Set the cache sizes of oneDNN and torch. Both read these variables at the first matrix product.
 
-    A Transformer has about 30 bf16 products per shape of a micro-batch, and up to 64 shapes; oneDNN keeps 1,024 unless
-    told. torch keeps the descriptions of the last 1,024 of every thread, 0.2 MB each, and oneDNN again with its
-    kernels. This cost 0.7 GB in training on batches of different shapes, and saves at most 10 µs per product.
+    oneDNN caches 1,024 kernels by default. A training needs more: a Transformer has about 30 bf16 products per shape of
+    a micro-batch, and a training has up to 64 shapes.
+
+    torch caches descriptions of the last 1,024 products of every thread, with 0.2 MB each. oneDNN caches them too, with
+    its kernels. torch's cache took 0.7 GB in a training on batches of different shapes, and saves at most 10 µs per
+    product. It is therefore reduced to 16 descriptions.
     """
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(KERNELS))
     os.environ.setdefault("LRU_CACHE_CAPACITY", "16")

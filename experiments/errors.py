@@ -1,7 +1,7 @@
-"""The program's errors, and the operating system's errors as messages.
+"""The errors of this program, and messages for errors of the operating system.
 
-Those that a user's trainer may raise are defined in experiments/client/ablations_task/errors.py, which imports nothing:
-the client's code raises them in a trainer's process and in this one, where it changes the program's own networks.
+The errors that a user's trainer may raise are defined in experiments/client/ablations_task/errors.py, because the
+process of a trainer cannot import this module.
 """
 
 import contextlib
@@ -17,19 +17,20 @@ from experiments.client.ablations_task.errors import UserError as UserError
 from experiments.client.ablations_task.errors import failure_class as failure_class
 
 
-class Damaged(UserError):  # noqa: N818 - the file's state
+class Damaged(UserError):  # noqa: N818 - the state of the file
     """A file is incomplete, changed or missing."""
 
 
-class NeedsCorpus(UserError):  # noqa: N818 - what the settings need
-    """The settings need a larger corpus than the built-in one, but none was named. The plan can still be shown."""
+class NeedsCorpus(UserError):  # noqa: N818 - the need of the settings
+    """The study needs a larger corpus than the built-in one, but names none. The plan can still be shown."""
 
 
 class TrainerFailed(Exception):  # noqa: N818
-    """A user's program failed, for its own reason.
+    """A user's trainer failed because of an error in its code or its settings.
 
-    traceback: that program's, "" if none is known. reason: the message of a refused value, else "". signal: what killed
-    it, 0 if nothing did.
+    traceback: the traceback of the trainer; "" if it is unknown.
+    reason: the message of the trainer if it refused a value; otherwise "".
+    signal: the number of the signal that killed the trainer; otherwise 0.
     """
 
     def __init__(self, message: str, traceback: str, reason: str = "", signal: int = 0) -> None:
@@ -38,17 +39,20 @@ class TrainerFailed(Exception):  # noqa: N818
 
     @property
     def is_value(self) -> bool:
-        """Return whether the program refused a value."""
+        """Whether the trainer refused a value."""
         return bool(self.reason)
 
     def frames(self, most: int) -> str:
-        """The last lines of the traceback, without its head and its last line, which the message has."""
+        """Return the last `most` lines of the traceback's frames, without its first line and without the message."""
         return "\n".join([line for line in self.traceback.splitlines() if line.startswith(" ")][-most:])
 
 
 @contextlib.contextmanager
 def explain_os_errors(doing: str) -> Iterator[None]:
-    """Turn errors that a user can fix, such as a full disk or missing permission, into UserError; others pass."""
+    """Turn errors that a user can fix, such as a full disk, into UserError. Other errors are raised unchanged.
+
+    doing: what failed, as in "Could not {doing}".
+    """
     remedies = {
         errno.ENOSPC: "there is no space left on the disk, or no inode (`df -i`): free some space, or name another "
         "folder with --store",

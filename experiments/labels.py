@@ -1,11 +1,11 @@
-"""Types of keys and one-line texts that a study file writes, and the short form of a long key."""
+"""Types of the keys and one-line texts in a study file, and the short form of a long key."""
 
 import hashlib
 from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-LONGEST_KEY = 64  # characters of a row's or a group's key
+LONGEST_KEY = 64  # maximum length of the key of a row or group in characters
 
 
 def printable(text: str) -> str:
@@ -15,14 +15,14 @@ def printable(text: str) -> str:
     return text
 
 
-# Keys become labels, MLflow tags and arguments of a command line (--rows a,b); they are never paths.
+# Keys are used as labels, MLflow tags and arguments on the command line (--rows a,b). They are not used as paths.
 Key = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=LONGEST_KEY)]
 Group = Annotated[str, Field(pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]*)?$", max_length=LONGEST_KEY)]
 Text = Annotated[str, AfterValidator(printable)]
 
 
 def short_key(key: str) -> str:
-    """Return a key of at most LONGEST_KEY characters: a longer one is cut, and a digest of the whole is appended."""
+    """Return the key. A key of more than LONGEST_KEY characters is cut, and a digest of the key is appended."""
     if len(key) <= LONGEST_KEY:
         return key
     return f"{key[: LONGEST_KEY - 9].rstrip('-._')}-{hashlib.sha256(key.encode()).hexdigest()[:8]}"

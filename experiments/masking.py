@@ -1,6 +1,6 @@
-"""Mask credentials in messages and records: user names and passwords in addresses, tokens in queries, header lines.
+"""Mask credentials in messages and records: passwords and tokens in URLs, in queries and in header lines.
 
-Imports nothing of this program, so that every part can use it.
+This module imports nothing of this program, so that every module can use it.
 """
 
 import functools
@@ -10,7 +10,7 @@ from typing import Any
 
 MASK = "…"
 
-# `user:password@` of an address: to the last @, because a password may contain one, or a slash
+# `user:password@` in a URL. The password extends to the last "@", because it may contain "@" and "/".
 _PASSWORD = re.compile(r"""(?<=://)([^\s/@:"'<>]*):[^\s"'<>]*@""")
 _TOKEN_AS_USER = re.compile(r"""\b(https?://)[^\s/@:"'<>]+@""")
 _QUERY = re.compile(
@@ -18,11 +18,11 @@ _QUERY = re.compile(
 )
 _HEADER = re.compile(r"""(?i)(\bauthorization["']?\s*[:=]\s*["']?(?:bearer|basic|token)\s+)[^\s"',]+""")
 _NAMES = re.compile(r"(?i)(^|_)(password|passwd|token|secret|api_?key|access_key|passphrase)(_|$)")
-_SHORTEST = 8  # characters of a secret in the environment: a shorter one may be a word of any text
+_SHORTEST = 8  # minimum length of a masked environment variable; a shorter value may be an ordinary word
 
 
 def masked(text: str) -> str:
-    """The text without passwords and tokens of addresses. Masking twice changes nothing more."""
+    """Return the text with its passwords and tokens masked. Masking a masked text changes nothing."""
     if "@" in text and "://" in text:
         text = _TOKEN_AS_USER.sub(rf"\1{MASK}@", _PASSWORD.sub(rf"\1:{MASK}@", text))
     if "=" in text:
@@ -31,9 +31,9 @@ def masked(text: str) -> str:
 
 
 def masked_message(text: str) -> str:
-    """Like `masked`, also without the values of environment variables that are secrets by their names.
+    """Mask a message as `masked` does, and also the values of environment variables whose names denote secrets.
 
-    For messages alone: in data, such a value may occur by chance.
+    Do not use this function for data, which may contain such a value by chance.
     """
     for secret in _secrets():
         text = text.replace(secret, MASK)
@@ -41,7 +41,7 @@ def masked_message(text: str) -> str:
 
 
 def masked_value(value: Any) -> Any:
-    """A value of JSON with all its texts `masked`; the names in it stay."""
+    """Return a JSON value with all its texts masked. Keys of objects are not masked."""
     if isinstance(value, str):
         return masked(value)
     if isinstance(value, dict):
@@ -51,12 +51,15 @@ def masked_value(value: Any) -> Any:
 
 @functools.cache
 def _secrets() -> tuple[str, ...]:
-    """Values of the environment that are secrets by their names, the longest first: one may contain another."""
+    """Return the values of environment variables whose names denote secrets.
+
+    The longest value comes first, because one value may contain another.
+    """
     found = {value for name, value in os.environ.items() if _NAMES.search(name) and _is_secret(value)}
     return tuple(sorted(found, key=lambda value: (-len(value), value)))
 
 
 def _is_secret(value: str) -> bool:
-    """Return whether a value can be no word, number or path, which would be masked wherever it occurs."""
+    """Return whether a value is probably a secret and not a word, number or path, which should not be masked."""
     kinds = (any(map(str.islower, value)), any(map(str.isupper, value)), any(map(str.isdigit, value)))
     return len(value) >= _SHORTEST and sum(kinds) >= 2 and not value.startswith(("/", "~", "."))

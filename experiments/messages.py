@@ -1,4 +1,4 @@
-"""Texts of messages: names near a misspelt one, pydantic's errors in plain words, counts, durations."""
+"""Texts for messages: suggestions for misspelt names, pydantic's errors in plain English, counts and durations."""
 
 import difflib
 import json
@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-# Our wording for pydantic's error types; {…} are pydantic's own context values.
+# Messages for pydantic's types of errors. Text in braces is replaced by pydantic's context values.
 _PLAIN = {
     "missing": "it is missing",
     "int_type": "expected an integer",
@@ -32,7 +32,7 @@ _PLAIN = {
 
 
 def plain(error: Mapping[str, Any]) -> str:
-    """One of pydantic's errors in plain words: "it must be at least 1"."""
+    """Return the message of a pydantic error in plain English, such as "it must be at least 1"."""
     context = error.get("ctx") or {}
     if error["type"] == "value_error":
         return str(context["error"])
@@ -44,29 +44,32 @@ def plain(error: Mapping[str, Any]) -> str:
 
 
 def show(value: Any) -> str:
-    """A value roughly as TOML writes it, so that a user can search for it; cut to 80 characters."""
+    """Return a value roughly as TOML writes it, so that a user can search for it, with at most 80 characters."""
     text = json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= 80 else f"{text[:77]}…"
 
 
 def number(count: int, noun: str) -> str:
-    """ "1 run", "2,000 runs"."""
+    """Return a count with its noun: "1 run", "2,000 runs"."""
     return f"{count:,} {plural(count, noun)}"
 
 
 def plural(count: int, noun: str) -> str:
-    """ "run" for one, "runs" for any other count."""
+    """Return the noun in singular or plural form: "run" for a count of 1, otherwise "runs"."""
     return noun if count == 1 else f"{noun}s"
 
 
 def either(options: Iterable[str]) -> str:
-    """ "a", "a or b", "a, b or c"."""
+    """Join options with "or": "a", "a or b", "a, b or c"."""
     *others, last = options
     return f"{', '.join(others)} or {last}" if others else last
 
 
 def nearest(name: str, options: Iterable[str]) -> list[str]:
-    """At most three options nearest to `name`, best first: by last part ("d_k" finds "model.d_k"), then by spelling."""
+    """Return at most three options that are similar to `name`, the best first.
+
+    Options with the same last component come first ("d_k" finds "model.d_k"), then options with a similar spelling.
+    """
     options = list(options)
     by_lower = {option.lower(): option for option in options}
     last = name.rpartition(".")[2].lower()
@@ -79,7 +82,7 @@ def nearest(name: str, options: Iterable[str]) -> list[str]:
 
 
 def suggestion(name: str, options: Iterable[str], what: str) -> str:
-    """ "Nearest settings: a, b.", or "The settings are: …" if nothing is near. `what`: the options' plural noun."""
+    """Return "Nearest settings: a, b.", or "The settings are: …" if no option is similar. what: plural noun."""
     options = list(options)
     near = nearest(name, options)
     if near:
@@ -91,7 +94,7 @@ def suggestion(name: str, options: Iterable[str], what: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """ "42 s", "12 min", "3.5 h"."""
+    """Return a duration as text: "42 s", "12 min", "3.5 h"."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

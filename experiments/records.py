@@ -4,8 +4,8 @@ import time
 from enum import IntEnum, StrEnum
 
 RUNNING = "RUNNING"
-TRAINING = "training"  # the first part of a run; the parts of its evaluations have their own names
-CONTEXT_GB = 0.6  # GPU memory of a process before it has any tensor: CUDA's context and loaded kernels
+TRAINING = "training"  # name of the training among the parts of a run; the other parts are those of its evaluations
+CONTEXT_GB = 0.6  # GPU memory of CUDA's context and kernels, which a process uses before its first tensor
 Member = tuple[str, str, str, str, str]  # study, profile, corpus, row, group
 
 
@@ -19,29 +19,29 @@ class ChildExit(IntEnum):
 
 
 class FailureClass(StrEnum):
-    """Class of an attempt's failure, from its "failed" event; it decides what follows (attempts/outcomes.py)."""
+    """Class of an attempt's failure. The coordinator decides by it whether to try again (attempts/outcomes.py)."""
 
     OUT_OF_MEMORY = "out_of_memory"
     DISK_FULL = "disk_full"
     DIVERGED = "diverged"  # the loss or a weight is not finite
-    DEVICE = "device"  # the GPU, its driver or its link to another GPU
+    DEVICE = "device"  # the GPU, its driver or its link to another GPU failed
     USER_ERROR = "user_error"  # the message says what to change
     BUG = "bug"
 
     @classmethod
     def _missing_(cls, value: object) -> "FailureClass":
-        return cls.BUG  # a word of another version
+        return cls.BUG  # another version of the program wrote an unknown class
 
 
-# --- The time of day in records: the process's start time plus the time elapsed since then
-# A machine's clock may be set while a run trains. With this clock, differences are still durations, and the events of
-# an attempt are in order.
+# --- Times in records
+# A recorded time is the start time of the process plus the time that has elapsed since then. The system clock may be
+# set while a run trains. This does not change the differences between recorded times or the order of the events.
 
 
-# a clock that also counts while the machine sleeps, like the time of day
+# CLOCK_BOOTTIME also advances while the machine is suspended, as the time of day does.
 _BEGAN = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def record_time() -> float:
-    """Seconds since the epoch."""
+    """Return the present time in seconds since the epoch. The time never decreases within a process."""
     return _BEGAN + time.clock_gettime(time.CLOCK_BOOTTIME)

@@ -1,7 +1,7 @@
-"""The description of a run: one frozen record from the plan to the result.
+"""The specification of a run: one frozen record that is used from the plan to the result.
 
-The plan makes a `RunSpec`. The queue, the attempt and the result keep it whole, and add their own fields. Imports no
-torch.
+The plan makes a `RunSpec`. The queue, the attempt and the result store it unchanged, and add their own fields. Imports
+no torch.
 """
 
 from collections.abc import Mapping
@@ -27,11 +27,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class EvaluationSpec:
-    """One decoding and scoring of a run's weights: all its settings, and digests of the decoded set.
+    """One decoding and scoring of a run's weights.
 
-    promised: the metrics that the study prints of a user's trainer: "dev.accuracy", or "accuracy" if it prints one set
-    only. They are in no identity, so that another metric decodes nothing again.
-    eval_id: the identity; "" until the run is known (`named`).
+    settings: all evaluation settings.
+    inputs: digests of the evaluated set.
+    promised: the metrics of a user's trainer that the study prints, such as "dev.accuracy", or "accuracy" if the study
+        prints only one set. They are not part of eval_id, so another metric does not require another evaluation.
+    eval_id: the identity; "" until `named` has set it.
     """
 
     set: str
@@ -41,45 +43,45 @@ class EvaluationSpec:
     eval_id: str = ""
 
     def named(self, run_id: str) -> Self:
-        """Return this evaluation of a run, with its identity."""
+        """Return this evaluation with its eval_id for a run."""
         return replace(self, eval_id=eval_identity(run_id, self.settings, self.inputs))
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """Read an evaluation back. Raises TypeError for missing and for unknown fields."""
+        """Read an evaluation from JSON. Raises TypeError for missing and for unknown fields."""
         return cls(**{**values, "promised": tuple(values.get("promised", ()))})
 
 
 @dataclass(frozen=True)
 class TrainerSpec:
-    """Description of a user's trainer: how to start it, how to read its output, its code. None of it is a setting."""
+    """A user's trainer: its command, the patterns that read its output, and its code. No field is a setting."""
 
     command: str = ""
-    patterns: tuple[tuple[str, ...], ...] = ()  # set, metric, regular expression, and which match to take
-    progress: str = ""  # a regular expression
-    links: tuple[str, ...] = ()  # entries of the study's folder that are linked into the run's own
-    globs: tuple[str, ...] = ()  # further files of its code
-    tree: str = ""  # git's digest of the code, if the study has rows that change code
-    base: str = ""  # the same without the row's patch
-    lines: int = 0  # the size of the row's change
+    patterns: tuple[tuple[str, ...], ...] = ()  # (set, metric, regular expression, the match to use)
+    progress: str = ""  # regular expression for progress in the output
+    links: tuple[str, ...] = ()  # entries of the study's folder that are linked into the run's folder
+    globs: tuple[str, ...] = ()  # patterns for further files of the trainer's code
+    tree: str = ""  # git's digest of the code's tree, if the study has rows that change code
+    base: str = ""  # git's digest of the tree without the row's patch
+    lines: int = 0  # number of lines that the row's patch changes
 
     @staticmethod
     def from_json(values: object) -> "TrainerSpec":
-        """Read a record with some of the fields. Raises ValueError for wrong types."""
+        """Read a record in which fields may be missing. Raises ValueError for wrong types."""
         return _validated(_trainer_reader(), values)
 
     @property
     def trees(self) -> tuple[str, ...]:
-        """The trees that the run and its record need."""
+        """The digests of the trees that the run and its record need."""
         return tuple(tree for tree in (self.tree, self.base) if tree)
 
     def to_json(self) -> dict[str, Any]:
-        """The fields that are given; `from_json` reads them."""
+        """Return the fields that are not empty. `from_json` reads them."""
         return {name: value for name, value in asdict(self).items() if value}
 
 
-NO_TRAINER = TrainerSpec()  # of a built-in task
-# Name among the settings in records of version 0.1.0 → field of TrainerSpec.
+NO_TRAINER = TrainerSpec()  # the trainer of a built-in task
+# Version 0.1.0 recorded these fields among the settings: name of the setting → field of TrainerSpec.
 _FACTS = {
     "command": "command",
     "output_patterns": "patterns",
@@ -94,9 +96,9 @@ _OF_FUNCTIONS = ("folder_links", "code_globs", "code_tree", "code_base", "code_l
 
 
 def separate(settings: Mapping[str, Any], task: str) -> tuple[dict[str, Any], TrainerSpec]:
-    """Separate settings from the facts of a user's trainer, as version 0.1.0 recorded them together.
+    """Separate the settings of a run from the fields of TrainerSpec. Version 0.1.0 recorded them together.
 
-    settings: of a run of this task, or some of them. Raises ValueError for facts of wrong types.
+    Raises ValueError if a field of TrainerSpec has a wrong type.
     """
     names = tuple(_FACTS) if task == "command" else _OF_FUNCTIONS if ":" in task else ()
     facts = {_FACTS[name]: settings[name] for name in names if name in settings}
@@ -105,23 +107,34 @@ def separate(settings: Mapping[str, Any], task: str) -> tuple[dict[str, Any], Tr
 
 @dataclass(frozen=True)
 class RunSpec:
-    """One training with one seed, or one ensemble, which trains nothing."""
+    """The specification of a run: one training with one seed, or one ensemble, which trains nothing.
+
+    config: all settings, nested, including task and seed.
+    inputs: digests of the training inputs, and the run_ids of the members or the parent run (experiments/identity.py).
+    named_by: for a user's trainer, the settings that are part of run_id (store/run_names.py).
+    steps: optimizer updates, including those of the parent run. None for an ensemble, and if no setting gives them.
+    num_params: number of parameters; for an ensemble, of all members together. None if it is unknown before training.
+    cost: predicted floating-point operations of the training, without the steps of the parent run. 0 if unknown.
+    folder: the study's folder, which contains the code of a user's task; "" for a built-in study.
+    python: the interpreter of a user's function, as the study names it; "" for the interpreter of this program.
+    lineage: equal for runs that may continue each other (experiments/identity.py).
+    """
 
     run_id: str
-    config: Mapping[str, Any]  # all settings, nested, with task and seed
-    inputs: Mapping[str, str]  # digests of what training reads; the run_ids of its members or its parent run too
-    named_by: Mapping[str, Any] | None = None  # the settings that name a run of a user's trainer (store/run_names.py)
-    steps: int | None = None  # optimizer updates, from the beginning; None: no setting gives them, or an ensemble
-    num_params: int | None = None  # None: known only after training; an ensemble has those of all members
-    cost: float = 0.0  # predicted floating-point operations of training, of a branch's own steps; 0: unknown
-    folder: str = ""  # the study's folder, where a user's own task is found; "" for a built-in study
-    python: str = ""  # the interpreter of a user's function, as the study names it; "": this program's
-    lineage: str = ""  # equal for runs that may continue each other (experiments/identity.py)
-    trainer: TrainerSpec = NO_TRAINER  # of a user's trainer
+    config: Mapping[str, Any]
+    inputs: Mapping[str, str]
+    named_by: Mapping[str, Any] | None = None
+    steps: int | None = None
+    num_params: int | None = None
+    cost: float = 0.0
+    folder: str = ""
+    python: str = ""
+    lineage: str = ""
+    trainer: TrainerSpec = NO_TRAINER
 
     @property
     def task(self) -> str:
-        """The name of the task that trains it."""
+        """The name of the task that trains the run."""
         return str(self.config.get("task", ""))
 
     @property
@@ -136,38 +149,38 @@ class RunSpec:
 
     @property
     def imported(self) -> bool:
-        """Return whether the run was trained elsewhere; nothing trains it here."""
+        """Whether the run was imported. An imported run was trained elsewhere and is not trained here."""
         return imported_in(self.inputs)
 
     @property
     def parent_run(self) -> ParentRun | None:
-        """The origin of a branch; None for a training from the start."""
+        """The parent run of a branch; None for other runs."""
         return parent_run_in(self.inputs)
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """The run_ids that must be trained before: an ensemble's members, a branch's parent run."""
+        """The run_ids of the runs that must be trained first: members of an ensemble, or the parent run of a branch."""
         return (*self.members, *([self.parent_run.run_id] if self.parent_run else []))
 
     @property
     def own_steps(self) -> int | None:
-        """Steps that this run trains itself; None if unknown. 0 for an ensemble."""
+        """The number of steps without those of the parent run; 0 for an ensemble, None if unknown."""
         if self.members:
             return 0
         return self.steps if self.steps is None or self.parent_run is None else self.steps - self.parent_run.step
 
     @property
     def portable(self) -> Self:
-        """This record without the study's folder, for files that move with a store."""
+        """This record without the study's folder, for files in a store, which may be moved to another machine."""
         return replace(self, folder="")
 
     def to_json(self) -> dict[str, Any]:
-        """All fields."""
+        """Return all fields."""
         return asdict(self)
 
     @staticmethod
     def from_json(values: object) -> "RunSpec":
-        """Read a record of `to_json`. Raises ValueError for missing fields and for wrong types."""
+        """Read a record that `to_json` has written. Raises ValueError for missing fields and for wrong types."""
         return _validated(_reader(), values)
 
 
@@ -190,9 +203,11 @@ def _validated(reader: TypeAdapter[T], values: object) -> T:
 
 
 def recorded_spec(record: Mapping[str, Any]) -> RunSpec:
-    """Return the RunSpec of a record in a store or a queue, also of those that version 0.1.0 wrote.
+    """Return the RunSpec from a record of a store or queue.
 
-    These have the fields beside their own ones. Raises ValueError for missing fields and for wrong types.
+    In a record of version 0.1.0, the fields of RunSpec are fields of the record itself.
+
+    Raises ValueError for missing fields and for wrong types.
     """
     names = {field.name for field in fields(RunSpec)}
     given = record.get("spec") or {name: record[name] for name in names if name in record}
@@ -206,7 +221,7 @@ def recorded_spec(record: Mapping[str, Any]) -> RunSpec:
 def run_spec(
     config: TaskConfig, run_id: str, inputs: Mapping[str, str], trainer: TrainerSpec = NO_TRAINER, **fields: Any
 ) -> RunSpec:
-    """Return the record of a run with validated settings; `fields`: those that do not follow from the settings."""
+    """Return the RunSpec of a run with validated settings. fields: the fields that do not follow from the settings."""
     of_settings: dict[str, Any] = {
         "steps": None if members_in(inputs) else total_steps(config),
         "lineage": lineage(config, inputs, trainer.command),

@@ -1,16 +1,19 @@
-"""State of a run in a store."""
+"""The state of a run in a store."""
 
 from typing import NamedTuple
 
 
 class RunState(NamedTuple):
-    """State of a run and its requested evaluations in a store.
+    """The state of a run and of its requested evaluations in a store.
 
-    state: missing, waiting, running, finished, failed, stale or damaged. stale: what other code has made of a trained
-    run: TRAINING, and parts of evaluations ("decode", "score"). to_make: the part with which the missing evaluations of
-    a trained run begin, "decode" or "score". made: the eval_ids that it has. to_read: those of them that are made again
-    from what the run kept, without training, because the study reads other numbers now (Task.outdated). changed: what
-    of the training code has changed, such as names of files (Task.changed_code).
+    state: "missing", "waiting", "running", "finished", "failed", "stale" or "damaged".
+    stale: the parts that were made by other code than the present code: TRAINING, or parts of evaluations such as
+        "decode" and "score".
+    to_make: the first part, "decode" or "score", of the missing evaluations of a trained run; "" if none is missing.
+    made: if some evaluations are missing, the eval_ids of the others.
+    to_read: the eval_ids of evaluations that must be made again from the stored output of the trainer, because the
+        study now reads other numbers from it (Task.outdated). They need no training.
+    changed: changes of the training code since the run, such as names of changed files (Task.changed_code).
     """
 
     state: str = "missing"

@@ -1,10 +1,12 @@
-"""Tune one row: choose the settings of its next trial. The only importer of optuna, and only when needed.
+"""Tune one row: choose the settings of its next trial with Optuna. No other module imports optuna.
 
-A row's trials are one JSON file of the store, `tuning/<digest>.json`, written atomically before a trial starts and
-after it ends. For each question an Optuna study in memory is filled from that file, with a sampler seeded by the
-trial's number: the answer is a function of the file. So a kill loses nothing, a restart changes nothing, no second
-process can get the same trial, and the table is printed without Optuna. (Optuna's own storages do not fit: SQLite
-gives one waiting trial to several processes, and an interrupted write makes the journal unreadable.)
+The trials of a row are stored in one JSON file of the store, `tuning/<digest>.json`. The file is written atomically
+before a trial starts and after it ends. To choose a trial, an Optuna study in memory is filled from the file, with a
+sampler whose seed depends on the trial's number. The chosen settings are therefore a function of the file. A killed
+process loses no trial, a restart does not change the next trial, and a table is printed without Optuna.
+
+The storages of Optuna are not used. With SQLite, several processes may get the same waiting trial. With its journal, an
+interrupted write makes the file unreadable.
 """
 
 import warnings
@@ -19,7 +21,7 @@ from experiments.store.layout import Store
 
 RUNNING, COMPLETE, FAILED = "running", "complete", "failed"
 SAMPLERS = ("tpe", "random")
-STARTUP = 4  # random trials before a sampler models; small, as budgets are
+STARTUP = 4  # number of random trials before the sampler TPE uses its model; small, because searches have few trials
 
 
 def trials_of(study: str) -> str:
@@ -29,7 +31,10 @@ def trials_of(study: str) -> str:
 
 @dataclass(frozen=True)
 class Range:
-    """Values that a setting may take: from low to high (integers if both are), or one of `choices`."""
+    """The values that a setting may take: from low to high, or one of `choices`.
+
+    If low and high are integers, the values are integers.
+    """
 
     low: float = 0
     high: float = 0
@@ -46,7 +51,7 @@ class Range:
 
 @dataclass(frozen=True)
 class Space:
-    """Search space, metric and method of a search. Rows with equal spaces were tuned alike."""
+    """The search space, the metric and the sampler of a search. Rows with equal spaces are tuned in the same way."""
 
     ranges: Mapping[str, Range]
     metric: str
@@ -58,9 +63,9 @@ class Space:
 
 @dataclass(frozen=True)
 class Trial:
-    """One trial: its settings, and its state and value once known."""
+    """One trial: its settings, its state, its run, and its value when it is known."""
 
-    number: int  # from 0
+    number: int  # the first trial has the number 0
     params: Mapping[str, Any]
     state: str = RUNNING
     value: float | None = None
@@ -68,7 +73,7 @@ class Trial:
 
 
 class Search:
-    """The trials of one row. `about`: the row's other settings, trainer and inputs; part of the file's name."""
+    """The trials of one row. about: the row's other settings, trainer and inputs, which the file's digest includes."""
 
     def __init__(self, store: Store, space: Space, about: Any) -> None:
         key = digest({"space": asdict(space), "about": about})
@@ -79,22 +84,22 @@ class Search:
 
     @property
     def running(self) -> list[Trial]:
-        """Trials that were proposed and have not ended."""
+        """The trials that have not ended."""
         return [trial for trial in self.trials if trial.state == RUNNING]
 
     def counted(self, state: str) -> int:
-        """Number of trials in a state."""
+        """Return the number of trials in a state."""
         return sum(trial.state == state for trial in self.trials)
 
     @property
     def best(self) -> Trial | None:
-        """The complete trial with the best value, the first of equals; None if there is none."""
+        """The complete trial with the best value; of equal values, the first. None if no trial is complete."""
         done = [trial for trial in self.trials if trial.state == COMPLETE and trial.value is not None]
         sign = 1 if self.space.minimize else -1
         return min(done, key=lambda trial: (sign * (trial.value or 0.0), trial.number), default=None)
 
     def ask(self) -> Trial:
-        """The next trial, stored on disk before it is returned."""
+        """Choose the next trial, store it in the file, and return it."""
         number = len(self.trials)
         study = self._study(number)
         asked = study.ask(fixed_distributions=self._distributions())
@@ -107,15 +112,15 @@ class Search:
         self._change(replace(self.trials[number], run_id=run_id))
 
     def tell(self, number: int, state: str, value: float | None = None) -> None:
-        """Record the end of a trial; an ended trial does not change."""
+        """Record the end of a trial. A trial that has ended already is not changed."""
         trial = self.trials[number]
         if trial.state == RUNNING:
             self._change(replace(trial, state=state, value=value))
 
     def _study(self, number: int) -> Any:
-        """An Optuna study with the present trials."""
+        """Return an Optuna study that contains the present trials."""
         optuna, space = _optuna(), self.space
-        with warnings.catch_warnings(action="ignore"):  # some options are experimental
+        with warnings.catch_warnings(action="ignore"):  # Optuna warns about experimental options
             study = optuna.create_study(
                 study_name=self._key,
                 direction="minimize" if space.minimize else "maximize",
@@ -147,7 +152,7 @@ class Search:
 
 
 def check_sampler(name: str) -> None:
-    """Raises UserError for an unknown sampler."""
+    """Raise UserError for an unknown sampler."""
     if name not in SAMPLERS:
         raise UserError(f'[tune] sampler = "{name}": write one of {", ".join(SAMPLERS)}.')
 
@@ -171,6 +176,6 @@ def _distribution(given: Range) -> Any:
 def _sampler(name: str, seed: int) -> Any:
     samplers = _optuna().samplers
     if name == "tpe":
-        # count running trials as bad, so that parallel trials differ
+        # constant_liar: count running trials as bad, so that parallel trials differ
         return samplers.TPESampler(seed=seed % 2**32, constant_liar=True, n_startup_trials=STARTUP)
     return samplers.RandomSampler(seed=seed % 2**32)

@@ -1,20 +1,22 @@
 """Beam search as in the paper (section 6.1), after tensor2tensor's beam_search.py of June 2017.
 
-A step extends every hypothesis of a sentence by every piece and takes the 2 × K most probable of these candidates.
-Those that end go to the finished set, with the score log P / ((5 + |Y|) / 6)^alpha, and with the coverage penalty if
-it is set; the K best of the others continue.
-A sentence ends
+A step extends every hypothesis of a sentence by every token and takes the 2 × K most probable of these candidates.
+Candidates that end with EOS join the finished hypotheses. Their score is log P / ((5 + |Y|) / 6)^alpha, plus the
+coverage penalty if it is set. The K best of the other candidates continue.
 
- - when no alive hypothesis can beat the worst of the n best finished: log P only falls and the penalty only grows, so
-   log P(best alive) / penalty(longest length allowed) is a bound for all continuations, with a coverage of at most 0.
-   This is exact: the result is that of a search to the longest length (tensor2tensor stops with fewer than n finished);
- - at its own longest length: source length + max_extra_length, EOS counted in both. If nothing has finished by then,
-   the alive hypotheses are returned, marked unfinished.
+The search for a sentence ends in one of two cases:
 
-A beam of 1 has one candidate instead of two and is then greedy search: it ends at the first EOS, as tensor2tensor's
-greedy decoder does. A sentence's result does not depend on the others in its batch.
+ - No alive hypothesis can have a better score than the worst of the n best finished ones. While a hypothesis grows,
+   log P decreases and the length penalty increases. log P(best alive) / penalty(maximum length) is therefore an upper
+   bound for the score of every continuation; the coverage penalty is at most 0. Stopping here does not change the
+   result. (tensor2tensor stops when fewer than n hypotheses are finished.)
+ - The sentence reaches its maximum length, which is source length + max_extra_length, with EOS counted in both. If no
+   hypothesis is finished, the alive hypotheses are returned and marked as unfinished.
 
-Shapes: B sentences, S source, K beam slots, T time, N hypotheses kept, C candidates, D d_model, W vocabulary.
+With a beam size of 1, a step takes one candidate instead of two. This is greedy search, which ends at the first EOS, as
+in tensor2tensor's greedy decoder. The result for a sentence does not depend on the other sentences in its batch.
+
+Shapes: B sentences, S source, K beam slots, T time, N finished hypotheses, C candidates, D d_model, W vocabulary.
 """
 
 import functools
@@ -35,38 +37,48 @@ NEVER = float("-inf")
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """One translation. `log_prob` is the model's log P(Y|X), the end symbol counted if the hypothesis is finished.
+    """One translation.
 
-    An unfinished one reached the length limit; its length is that limit, and its score is comparable.
+    ids: tokens without BOS and EOS.
+    score: log_prob / length penalty, plus the coverage penalty if it is set.
+    log_prob: the model's log P(Y|X). It includes EOS if the hypothesis is finished.
+    finished: False if the hypothesis reached the maximum length without EOS. Its score then uses the length penalty of
+        the maximum length, and is comparable with the scores of finished hypotheses.
     """
 
-    ids: tuple[int, ...]  # pieces, without BOS and EOS
-    score: float  # log_prob / length penalty, and the coverage penalty if it is set
+    ids: tuple[int, ...]
+    score: float
     log_prob: float
     finished: bool = True
 
 
 @dataclass
 class Alive:
-    """K hypotheses per sentence, best first; a log probability of −inf marks an empty slot.
+    """The K alive hypotheses of each sentence, best first. A log probability of −inf marks an empty slot.
 
-    The history serves the finished ones too. Keys and values are never moved when a hypothesis changes its slot:
-    `visible_BKTK` shows which slots (time, beam) are a hypothesis's own ancestors. Only these bits are reordered.
+    The keys and values in the cache are not moved when a hypothesis changes its slot. Instead, `visible_BKTK` marks the
+    slots (time, beam) that belong to the past of each hypothesis. Only this mask is reordered.
+
+    log_prob_BK: log P of each hypothesis.
+    visible_BKTK: the mask of visible slots; None for a beam size of 1.
+    token_TBK: the token in each slot. Time 0 holds BOS. Finished hypotheses are also read from this history.
+    parent_TBK: the slot at time t − 1 that slot (t, k) continues.
+    attended_BKS: the sum of the attention to each source token so far; None if the coverage penalty is off.
     """
 
     log_prob_BK: Tensor
-    visible_BKTK: Tensor | None  # None: a single slot, which sees its whole past
-    token_TBK: list[Tensor]  # slot (t, k) holds the t-th piece of a hypothesis; time 0 holds BOS
-    parent_TBK: list[Tensor]  # and the slot of time t − 1 that it continues
-    attended_BKS: Tensor | None = None  # the attention to each source piece so far, summed; None: nobody asks
+    visible_BKTK: Tensor | None
+    token_TBK: list[Tensor]
+    parent_TBK: list[Tensor]
+    attended_BKS: Tensor | None = None
 
     @property
     def time(self) -> int:
-        """Pieces that every hypothesis has, without the start symbol."""
+        """The number of tokens of every hypothesis, without BOS."""
         return len(self.token_TBK) - 1
 
     def advance(self, log_prob_BK: Tensor, token_BK: Tensor, parent_BK: Tensor) -> None:
-        """Replace the hypotheses by continuations that are one piece longer."""
+        """Replace the hypotheses by continuations that are one token longer."""
         self.log_prob_BK = log_prob_BK
         self.token_TBK.append(token_BK)
         self.parent_TBK.append(parent_BK)
@@ -79,42 +91,44 @@ class Alive:
             self.attended_BKS = self.attended_BKS.take_along_dim(parent_BK[..., None], 1)
 
     def history(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Pieces and parents of these sentences, each (T + 1, rows, K)."""
+        """Return the tokens and parents of some sentences. Both have the shape (T + 1, rows, K)."""
         return torch.stack(self.token_TBK).index_select(1, rows), torch.stack(self.parent_TBK).index_select(1, rows)
 
     def select(self, rows: Tensor) -> "Alive":
-        """The unfinished hypotheses of some sentences."""
+        """Return the alive hypotheses of some sentences."""
         visible = None if self.visible_BKTK is None else self.visible_BKTK.index_select(0, rows)
         token_TBK, parent_TBK = self.history(rows)
         attended = None if self.attended_BKS is None else self.attended_BKS.index_select(0, rows)
         return Alive(self.log_prob_BK.index_select(0, rows), visible, list(token_TBK), list(parent_TBK), attended)
 
 
-@functools.lru_cache(maxsize=64)  # used at every step of a search
+@functools.lru_cache(maxsize=64)  # called at every step of a search
 def _itself(sentences: int, width: int, device: torch.device) -> Tensor:
-    """(B, K, 1, K): each hypothesis sees its own slot of the newest time and no other."""
+    """Return the mask of the newest time, (B, K, 1, K). Each hypothesis sees only its own slot."""
     with torch.inference_mode(False):
         return torch.eye(width, dtype=torch.bool, device=device)[None, :, None, :].repeat(sentences, 1, 1, 1)
 
 
 def length_penalty(length: float, alpha: float) -> float:
-    """((5 + |Y|) / 6)^alpha, EOS counted in |Y| (Wu et al. 2016, equation 14, as in tensor2tensor's beam_search.py)."""
+    """Return ((5 + |Y|) / 6)^alpha. |Y| includes EOS (Wu et al. 2016, equation 14; tensor2tensor's beam_search.py)."""
     return float(((5 + length) / 6) ** alpha)
 
 
 def coverage_penalty(attended_BKS: Tensor, source_mask_BS: Tensor | None, beta: float) -> Tensor:
-    """β Σ_i log min(Σ_j p_ij, 1), (B, K): p_ij is the attention of target piece j to source piece i, EOS counted in
-    both (Wu et al. 2016, arXiv 1609.08144, equation 14). At most 0, which every piece with a sum of 1 or more has.
+    """Return β Σ_i log min(Σ_j p_ij, 1), (B, K) (Wu et al. 2016, arXiv 1609.08144, equation 14).
+
+    p_ij is the attention of target token j to source token i, with EOS counted in both. The penalty is at most 0. A
+    source token that has received an attention of 1 or more contributes 0.
     """
     log_BKS = attended_BKS.clamp(torch.finfo(attended_BKS.dtype).tiny, 1).log()
     return beta * (log_BKS if source_mask_BS is None else log_BKS * source_mask_BS[:, None]).sum(-1)
 
 
 class Finished:
-    """The N best ended hypotheses of each sentence, best first, separate from those still alive.
+    """The N best finished hypotheses of each sentence, best first.
 
-    They do not influence the search: a finished hypothesis takes no place of an alive one. Of equal scores the earlier
-    one stays, so steps after a sentence's end cannot change its result.
+    Finished hypotheses do not influence the search, because they take no beam slots. Of two hypotheses with equal
+    scores, the earlier one stays. Steps after the end of a sentence therefore cannot change its result.
     """
 
     def __init__(self, score_BN: Tensor, log_prob_BN: Tensor, slot_BN: Tensor) -> None:
@@ -122,17 +136,20 @@ class Finished:
 
     @classmethod
     def empty(cls, sentences: int, kept: int, like: Tensor) -> "Finished":
-        """(B, N) places, all free; `like` gives the device and the type of scores."""
+        """Return (B, N) empty entries. like: a tensor with the device and the type of the scores."""
         score_BN = like.new_full((sentences, kept), NEVER)
         return cls(score_BN, score_BN, torch.zeros_like(score_BN, dtype=torch.int64))
 
     @property
     def worst(self) -> Tensor:
-        """(B,): the score to beat for a place among the N; −inf while a place is free."""
+        """The score of the worst finished hypothesis, (B,); −inf if a sentence has fewer than N."""
         return self.score_BN[:, -1]
 
     def add(self, log_prob_BC: Tensor, slot_BC: Tensor, penalty: float, covered_BC: Tensor | float = 0.0) -> None:
-        """Keep the N best of the present ones and the candidates; a log probability of −inf is not a candidate."""
+        """Keep the N best of the present hypotheses and the candidates.
+
+        A candidate with a log probability of −inf is ignored.
+        """
         score = torch.cat([self.score_BN, log_prob_BC / penalty + covered_BC], dim=1)
         score, order = torch.sort(score, dim=1, descending=True, stable=True)
         order = order[:, : self.score_BN.shape[1]]
@@ -143,7 +160,7 @@ class Finished:
     def take_unfinished(
         self, where_B: Tensor, log_prob_BK: Tensor, slot_K: Tensor, penalty_B: Tensor, covered_BK: Tensor | float = 0.0
     ) -> None:
-        """For sentences of `where_B` without an ended hypothesis, take the N best alive ones (K >= N)."""
+        """Take the N best alive hypotheses (K >= N) for the sentences in `where_B` that have no finished hypothesis."""
         take_B1 = (where_B & self.score_BN[:, 0].isneginf())[:, None]
         score_BK, order_BK = (log_prob_BK / penalty_B[:, None] + covered_BK).sort(dim=1, descending=True, stable=True)
         order_BN = order_BK[:, : self.score_BN.shape[1]]
@@ -152,20 +169,20 @@ class Finished:
         self.slot_BN = torch.where(take_B1, slot_K[order_BN], self.slot_BN)
 
     def select(self, rows: Tensor) -> "Finished":
-        """The finished hypotheses of some sentences."""
+        """Return the finished hypotheses of some sentences."""
         return Finished(*(t.index_select(0, rows) for t in (self.score_BN, self.log_prob_BN, self.slot_BN)))
 
 
 @dataclass(frozen=True)
 class SearchSettings:
-    """The paper's settings, and two switches that never change a result."""
+    """Settings of the search. The defaults are the paper's. `early_stop` and `compaction` do not change the results."""
 
     beam_size: int = 4
     length_penalty: float = 0.6  # alpha
-    max_extra_length: int = 50  # pieces beyond the source's length
-    nbest: int = 1  # hypotheses returned per sentence, fewer if fewer finish
-    early_stop: bool = True
-    compaction: bool = True  # drop ended sentences from the batch
+    max_extra_length: int = 50  # maximum number of output tokens beyond the source length
+    nbest: int = 1  # number of hypotheses to return per sentence; fewer are returned if fewer finish
+    early_stop: bool = True  # end a sentence when no alive hypothesis can improve its result
+    compaction: bool = True  # remove ended sentences from the batch
     coverage_penalty: float = 0.0  # beta
 
     def __post_init__(self) -> None:
@@ -176,12 +193,15 @@ class SearchSettings:
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> "SearchSettings":
-        """The search settings among an evaluation's settings; missing ones have their defaults."""
+        """Return the search settings among the settings of an evaluation. Missing settings have their defaults."""
         return cls(**{name: settings[name] for name in OF_SEARCH if name in settings and name != "replace_unknown"})
 
     @property
     def num_candidates(self) -> int:
-        """2 × K: at least K of them do not end, since each slot ends in one way. 1 makes a beam of 1 greedy."""
+        """The number of candidates per step: 1 for greedy search, otherwise 2 × K.
+
+        Each slot has one candidate that ends with EOS, so at least K of 2 × K candidates do not end.
+        """
         return 2 * self.beam_size if self.beam_size > 1 else 1
 
 
@@ -194,10 +214,11 @@ def beam_search(
     check_every: int = 1,
     after_check: Callable[[int], None] | None = None,
 ) -> list[list[Hypothesis]]:
-    """Translate one batch: for each sentence its `nbest` hypotheses, best first.
+    """Translate one batch. Return the `nbest` hypotheses of each sentence, best first.
 
-    limits: the longest output of each sentence, EOS counted. Every `check_every` steps the search determines which
-    sentences have ended (this waits for the device), and calls `after_check` with their number.
+    limits: the maximum output length of each sentence, EOS counted.
+    check_every: number of steps between checks for ended sentences. A check waits for the device.
+    after_check: called after each check with the number of ended sentences.
     """
     batch = _Batch(model, source_BS, source_mask_BS, limits, settings)
     while batch.sentences:
@@ -215,7 +236,10 @@ def beam_search(
 
 
 class _Batch:
-    """A batch in progress. Rows are the unfinished sentences; `sentences` gives their indices in the batch."""
+    """The state of the search for one batch.
+
+    The rows of the tensors are the sentences that have not ended. `sentences` has their indices in the batch.
+    """
 
     def __init__(
         self,
@@ -233,7 +257,7 @@ class _Batch:
         self.state = model.start_decoding(memory_BSD, source_mask_BS, K, max(limits), attends=attends)
         self.source_mask_BS = source_mask_BS
         log_prob_BK = like.new_full((B, K), NEVER)
-        log_prob_BK[:, 0] = 0.0  # one empty hypothesis per sentence, in slot 0
+        log_prob_BK[:, 0] = 0.0  # each sentence begins with one empty hypothesis, in slot 0
         token_BK = torch.full((B, K), BOS_ID, device=like.device)
         visible = _itself(B, K, like.device) if K > 1 else None
         attended = like.new_zeros(B, K, source_BS.shape[1]) if attends else None
@@ -243,29 +267,29 @@ class _Batch:
         self.limit_B = torch.tensor(self.limits, device=source_BS.device)
         penalties = [length_penalty(limit, settings.length_penalty) for limit in limits]
         self.longest_penalty_B = torch.tensor(penalties, dtype=like.dtype, device=source_BS.device)
-        self.any_ended = False  # no sentence is finished before a hypothesis has ended
+        self.any_ended = False  # whether any hypothesis has ended; until then, no sentence can end early
         self.results: list[list[Hypothesis]] = [[] for _ in limits]
 
     def step(self) -> None:
-        """Extend every hypothesis by one piece."""
+        """Extend every hypothesis by one token."""
         alive, K = self.alive, self.settings.beam_size
         hidden_BKD = self.model.decode_step(alive.token_TBK[-1], self.state, alive.visible_BKTK)
         if alive.attended_BKS is not None:
             alive.attended_BKS = alive.attended_BKS + self.state.attention()
-        used = 1 if alive.time == 0 else K  # at first one slot holds a hypothesis
+        used = 1 if alive.time == 0 else K  # at time 0, only slot 0 holds a hypothesis
         logits_BKW = self.model.next_logits(hidden_BKD[:, :used], self.state)
-        if logits_BKW.shape[-1] < self.settings.num_candidates:  # a toy vocabulary would leave slots without candidate
+        if logits_BKW.shape[-1] < self.settings.num_candidates:  # one slot has too few candidates (tiny vocabulary)
             used, logits_BKW = K, self.model.next_logits(hidden_BKD, self.state)
         log_prob_BC, token_BC, parent_BC = best_of_logits(
             alive.log_prob_BK[:, :used], logits_BKW, self.settings.num_candidates
         )
         ends_BC = token_BC == EOS_ID
-        if ends_BC.is_cuda or ends_BC.any():  # a check on a GPU costs more than adding nothing
+        if ends_BC.is_cuda or ends_BC.any():  # on a GPU, the check would take longer than the work that it saves
             self.any_ended = True
             penalty = length_penalty(alive.time + 1, self.settings.length_penalty)
             covered_BC = self.covered(parent_BC)
             self.finished.add(log_prob_BC.masked_fill(~ends_BC, NEVER), alive.time * K + parent_BC, penalty, covered_BC)
-            # Those that end go behind the others. The sort is stable: the others keep their order.
+            # Move the candidates that end behind the others. The sort is stable, so the others keep their order.
             order_BC = ends_BC.to(torch.uint8).sort(dim=1, stable=True).indices
             log_prob_BC, token_BC, parent_BC = (
                 x.gather(1, order_BC) for x in (log_prob_BC.masked_fill(ends_BC, NEVER), token_BC, parent_BC)
@@ -273,31 +297,36 @@ class _Batch:
         alive.advance(log_prob_BC[:, :K], token_BC[:, :K], parent_BC[:, :K])
 
     def covered(self, slot_BC: Tensor | None = None) -> Tensor | float:
-        """The coverage penalty of these slots, of all if None; 0 if it is not set."""
+        """Return the coverage penalty of the slots in `slot_BC`, or of all slots if None; 0 if the penalty is off."""
         if self.alive.attended_BKS is None:
             return 0.0
         covered_BK = coverage_penalty(self.alive.attended_BKS, self.source_mask_BS, self.settings.coverage_penalty)
         return covered_BK if slot_BC is None else covered_BK.gather(1, slot_BC)
 
     def close(self) -> None:
-        """End the sentences at their longest length."""
+        """End the sentences that have reached their maximum length."""
         K, where_B = self.settings.beam_size, self.limit_B == self.alive.time
         slot_K = torch.arange(self.alive.time * K, (self.alive.time + 1) * K, device=where_B.device)
         self.finished.take_unfinished(where_B, self.alive.log_prob_BK, slot_K, self.longest_penalty_B, self.covered())
         self.alive.log_prob_BK = self.alive.log_prob_BK.masked_fill(where_B[:, None], NEVER)
 
     def retire(self) -> None:
-        """Read the results of ended sentences and drop these, once enough have ended to justify moving the others."""
+        """Read the results of ended sentences and remove these sentences from the batch.
+
+        Nothing is done until at least an eighth of the sentences have ended, because moving the others takes time.
+        """
         bound_B = self.alive.log_prob_BK[:, 0] / self.longest_penalty_B
         worst_B = self.finished.worst if self.settings.early_stop else torch.full_like(bound_B, NEVER)
-        over = (~(bound_B > worst_B)).tolist()  # negated so that NaN counts as ended; reading reports it
+        over = (
+            ~(bound_B > worst_B)
+        ).tolist()  # a comparison with NaN is False, so NaN counts as ended; `read` reports it
         ended = sum(over)
         if ended == len(over) or (self.settings.compaction and ended * 8 >= len(over)):
             gone = [row for row, is_over in enumerate(over) if is_over]
             stay = [row for row, is_over in enumerate(over) if not is_over]
             self.read(gone)
             if stay:
-                # The last ones move to the places of missing ones, so that fewest change their place.
+                # Move the last rows to the rows of ended sentences, so that as few rows as possible move.
                 here, last = set(stay), [row for row in stay if row >= len(stay)]
                 stay = [row if row in here else last.pop() for row in range(len(stay))]
                 index = torch.tensor(stay, device=self.limit_B.device)
@@ -311,16 +340,16 @@ class _Batch:
             self.limits = [self.limits[row] for row in stay]
 
     def read(self, rows: list[int]) -> None:
-        """Read the hypotheses of ended sentences from the history, best first: R sentences, N hypotheses of each.
+        """Read the hypotheses of ended sentences from the history, best first (R sentences with N hypotheses each).
 
-        Raises ValueError for a sentence without any hypothesis: its logits were not numbers.
+        Raises ValueError if a sentence has no hypothesis, which happens if its logits were not finite.
         """
         index = torch.tensor(rows, device=self.limit_B.device)
         finished = self.finished.select(index)
         token_TRK, parent_TRK = (history.cpu().numpy() for history in self.alive.history(index))
         scores, log_probs, slot_RN = finished.score_BN.tolist(), finished.log_prob_BN.tolist(), finished.slot_BN
         time_RN, beam_RN = np.divmod(slot_RN.cpu().numpy(), self.settings.beam_size)
-        # A free place, with the score −inf, has no pieces.
+        # An empty entry has the score −inf and no tokens.
         length_RN = np.where(np.isneginf(np.array(scores)), 0, time_RN)
         ids = np.zeros((*length_RN.shape, int(length_RN.max(initial=0))), dtype=np.int64)
         row_R1 = np.arange(len(rows))[:, None]
@@ -340,27 +369,27 @@ class _Batch:
 
 
 # --- The best continuations of a beam: an exact top-k in two stages
-# Shapes: also G groups of P neighbouring pieces, R remaining pieces, V = K × W, I pieces examined.
+# Further shapes: G groups of P neighbouring tokens, R remaining tokens, V = K × W, I examined tokens.
 
 
-GROUP = 64  # P; the fastest of 16 … 128, measured on a processor at W = 500, 8,000 and 37,000
-IN_CACHE = 2**20  # probabilities
-MANY_SENTENCES = 8  # from here on padding columns for torch.topk is faster
+GROUP = 64  # P; the fastest of 16 … 128 on a processor, measured with W = 500, 8,000 and 37,000
+IN_CACHE = 2**20  # number of probabilities that fit into the cache of a processor
+MANY_SENTENCES = 8  # minimum batch size for which padded columns make torch.topk faster
 
 
 class Candidates(NamedTuple):
-    """Continuations of each sentence's hypotheses, most probable first."""
+    """The best continuations of each sentence's hypotheses, the most probable first."""
 
-    log_prob_BC: Tensor  # of the whole hypothesis
+    log_prob_BC: Tensor  # log P of the extended hypothesis
     token_BC: Tensor
-    parent_BC: Tensor  # the beam slot that it continues
+    parent_BC: Tensor  # the beam slot that the candidate continues
 
 
 def best_of_logits(log_prob_BK: Tensor, logits_BKW: Tensor, count: int) -> Candidates:
-    """`best_candidates` for the model's logits, a few sentences at a time to fit into a processor's cache. The logits
-    may be overwritten.
+    """Return the `count` best continuations of each sentence, from the model's logits. The logits may be overwritten.
 
-    The log-softmax of 128 × 37,000 writes 19 MB that are read again at once: in parts it takes 3 ms instead of 11.
+    A few sentences are processed at a time, so that their probabilities fit into the cache of a processor. For 128 ×
+    37,000 logits (19 MB), this takes 3 ms instead of 11 ms.
     """
     B, K, W = logits_BKW.shape
     at_once = B if logits_BKW.is_cuda else max(1, IN_CACHE // (K * W))
@@ -372,28 +401,28 @@ def best_of_logits(log_prob_BK: Tensor, logits_BKW: Tensor, count: int) -> Candi
 
 
 def next_log_probs(logits_BKW: Tensor) -> Tensor:
-    """log P of every next piece, in at least fp32, −inf for PAD and BOS, which no translation contains. On a processor
-    it overwrites the logits.
+    """Return log P of every next token in fp32 or wider. On a processor, the logits are overwritten.
 
-    PAD and BOS are excluded after normalisation, so the others keep the model's own probability, equal to that of a
-    teacher-forced pass. UNK may be generated, as a piece like any other. The fused log-softmax is faster on a processor
-    than logsumexp alone (0.6 against 1.0 ms for 128 × 8,000), so the sum is not separate.
+    PAD and BOS have −inf, because no translation contains them. They are excluded after the normalisation. The other
+    tokens therefore have the same probabilities as in a teacher-forced pass. UNK may be generated like any other token.
+
+    On a processor, the fused log-softmax is faster than logsumexp alone (0.6 ms instead of 1.0 ms for 128 × 8,000).
     """
     wide = torch.promote_types(logits_BKW.dtype, torch.float32)
     if wide == logits_BKW.dtype and not logits_BKW.is_cuda:  # 15 % faster than with new memory
         log_prob_BKW = torch.log_softmax(logits_BKW, dim=-1, out=logits_BKW)
     else:
         log_prob_BKW = torch.log_softmax(logits_BKW, dim=-1, dtype=wide)
-    log_prob_BKW[..., PAD_ID : BOS_ID + 1].fill_(NEVER)  # they are neighbours
+    log_prob_BKW[..., PAD_ID : BOS_ID + 1].fill_(NEVER)  # PAD and BOS are neighbours in the vocabulary
     return log_prob_BKW
 
 
 def best_candidates(log_prob_BK: Tensor, next_BKW: Tensor, count: int) -> Candidates:
-    """The `count` most probable continuations of each sentence (fewer if K × W is less).
+    """Return the `count` most probable continuations of each sentence, or all K × W if these are fewer.
 
-    Stage 1 takes the maximum of each group of pieces: the groups with the `count` largest maxima contain the `count`
-    best continuations. Stage 2 examines only these groups and the pieces after the last complete group. torch.topk over
-    K × W takes 3 to 6 times as long.
+    Stage 1 computes the maximum of each group of tokens. The groups with the `count` largest maxima contain the `count`
+    best continuations of complete groups. Stage 2 examines only these groups, and the tokens after the last complete
+    group. torch.topk over all K × W continuations takes 3 to 6 times as long.
     """
     B, K, W = next_BKW.shape
     count, G = min(count, K * W), W // GROUP
@@ -421,17 +450,20 @@ def best_candidates(log_prob_BK: Tensor, next_BKW: Tensor, count: int) -> Candid
 
 
 def _top(x_BN: Tensor, count: int) -> Tensor:
-    """x.topk(count).indices. With fewer than 64 · count columns a processor takes four times as long as with so many,
-    because torch then sorts by another method; so the columns are padded."""
+    """Return x.topk(count).indices.
+
+    On a processor, torch uses a four times slower method if there are fewer than 64 · count columns. If the number of
+    columns is at least half of that, this function therefore adds columns.
+    """
     B, N = x_BN.shape
     if B >= MANY_SENTENCES and N < 64 * count <= 2 * N and not x_BN.is_cuda:
         indices = torch.constant_pad_nd(x_BN, (0, 64 * count - N), NEVER).topk(count).indices
-        if int(indices.max()) < N:  # otherwise a sentence has fewer than `count` above −inf
+        if int(indices.max()) < N:  # otherwise, a sentence has fewer than `count` values above −inf
             return indices
     return x_BN.topk(count).indices
 
 
-@functools.lru_cache(maxsize=64)  # used at every step of a search
+@functools.lru_cache(maxsize=64)  # called at every step of a search
 def _upto(count: int, device: torch.device) -> Tensor:
     with torch.inference_mode(False):
         return torch.arange(count, device=device)

@@ -1,9 +1,10 @@
-"""A trained model in one folder, for use elsewhere.
+"""Export a trained model to a folder that can be used without the store. The folder contains these files:
 
-config.json                     the run's configuration, its identity, and its code version
-final/model.safetensors         weights; meta.json beside them has their hash
-final/tokenizer.model           or source.model and target.model: SentencePiece, or the name of bytes
-README.md                       how to use it
+config.json                     the run's configuration, its identity, and the version of its code
+final/model.safetensors         the weights
+final/meta.json                 the hashes of the weights and of the tokenizers
+final/tokenizer.model           the tokenizer, or source.model and target.model if the vocabularies are not shared
+README.md                       instructions for the use of the model
 """
 
 from collections.abc import Mapping
@@ -23,20 +24,22 @@ from model.network import num_params
 
 
 def readme(page: str, **values: object) -> str:
-    """A page of an exported model, from its text in readmes/."""
+    """Return the text of a page for an exported model. page: the name of a template in readmes/."""
     return (Path(__file__).parent / "readmes" / f"{page}.md").read_text(encoding="utf-8").format(**values)
 
 
 def export(
     config: RunConfig, attempt: Path, folder: Path, *, run_id: str, choice: str, facts: Mapping[str, Any], use: str
 ) -> None:
-    """Write the model of an attempt to `folder`, which must be new or empty. Raises UserError.
+    """Write the model of an attempt to `folder`. Raises UserError if `folder` is not empty or a file is damaged.
 
-    use: how to use the model, for its README; {name} is its folder.
+    choice: the checkpoint to export, as in `load_model`.
+    facts: further entries of config.json.
+    use: instructions for the README. "{name}" is replaced by the name of the folder.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"{folder} exists and is not empty. Name a new folder.")
-    load_tokenizers(config, attempt)  # checks them
+    load_tokenizers(config, attempt)  # raise an error now if a tokenizer is damaged
     model = load_model(config, choice, spacing(config, choice), attempt, Device.open(DeviceSpec(), "fp32"))
     tokenizers = list(dict.fromkeys(model_names(config.model.shared_vocabulary)))
     with explain_os_errors(f"write {folder}"):
@@ -70,7 +73,7 @@ def export(
         (folder / "README.md").write_text(text, encoding="utf-8")
 
 
-# --- The record in such a folder
+# --- Read the configuration of an exported model
 
 
 FORMAT = "transformer-ablations model 1"
@@ -78,7 +81,10 @@ Config = TypeVar("Config", bound=RunConfig)
 
 
 def exported_config(folder: Path, kind: type[Config], task: str) -> Config:
-    """The configuration of an exported model of a task. Raises UserError."""
+    """Return the configuration of an exported model.
+
+    Raises UserError if `folder` is not an exported model, or if its model belongs to another task.
+    """
     path = folder / "config.json"
     exported = read_json(path)
     if exported is None:

@@ -1,6 +1,6 @@
-"""Likelihood of text under a model: perplexity of reference translations.
+"""Measure the likelihood of text under a model, as for the perplexity of reference translations.
 
-Shapes: B sentences, S source, T target, D d_model, R real target pieces, W vocabulary.
+Shapes: B sentences, S source, T target, D d_model, R target tokens without padding, W vocabulary.
 """
 
 import math
@@ -18,15 +18,18 @@ from experiments.errors import Preempted, UserError
 from model.config import ModelConfig
 from model.protocol import Network
 
-BATCH_TOKENS = {"cpu": 2**12, "cuda": 2**16}  # padded target pieces of one pass
-LOGIT_ROWS = 2**11  # rows of logits at once: 0.3 GB at 37,000 pieces
+BATCH_TOKENS = {"cpu": 2**12, "cuda": 2**16}  # maximum number of positions of a batch, with padding
+LOGIT_ROWS = 2**11  # number of rows of logits computed at a time: 0.3 GB with 37,000 word pieces
 
 
 @dataclass(frozen=True)
 class Likelihood:
-    """−log P(targets | sources) in natural logarithm, unsmoothed, in float64, over pieces with EOS without padding.
+    """The likelihood of target sentences given their source sentences.
 
-    right: the number of pieces that the model finds most probable, given the source and the pieces before them.
+    nll: −log P(targets | sources), in float64, with the natural logarithm, without label smoothing and padding.
+    pieces: the number of target word pieces, EOS counted.
+    right: the number of target word pieces to which the model gives the highest probability, given the source and the
+        previous target pieces.
     """
 
     nll: float
@@ -35,13 +38,13 @@ class Likelihood:
 
     @property
     def perplexity(self) -> float:
-        """exp of the mean per word-piece; infinite if it exceeds a float."""
+        """The exponential of the mean nll per word piece; infinity if it is too large for a float."""
         mean = self.nll / self.pieces
         return math.exp(mean) if mean < 700 else math.inf
 
     @property
     def token_accuracy(self) -> float:
-        """`right` as a share of the pieces, 0 to 100."""
+        """The percentage of `right` among all word pieces, from 0 to 100."""
         return 100 * self.right / self.pieces
 
 
@@ -54,10 +57,13 @@ def measure_likelihood(
     max_batch_tokens: int | None = None,
     should_stop: Callable[[], bool] | None = None,
 ) -> Likelihood:
-    """Teacher-forced likelihood of the targets (pieces without BOS and EOS, which are added here).
+    """Return the teacher-forced likelihood of the targets.
 
-    The result does not depend on `max_batch_tokens` beyond rounding. Raises UserError with the line number for a line
-    too long for the model's position table, and Preempted.
+    sources, targets: ids without BOS and EOS. This function adds BOS and EOS.
+    max_batch_tokens: maximum number of positions of a batch. It changes the result only by rounding errors.
+    should_stop: tested before each batch.
+
+    Raises UserError if a line is too long for the model's position table. Raises Preempted if `should_stop()` is True.
     """
     for line, (source, target) in enumerate(zip(sources, targets, strict=True), start=1):
         check_length(model.config, source, line, "source")
@@ -77,7 +83,10 @@ def measure_likelihood(
 def _sentences(
     model: Network, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], device: Device
 ) -> tuple[Tensor, Tensor]:
-    """−log P of each target given its source in float64, and its number of right pieces, EOS included: (B,) each."""
+    """Return −log P of each target given its source in float64, and its number of right tokens. EOS is included.
+
+    Both results have the shape (B,).
+    """
     source_BS, source_mask_BS = pad_sources(sources, device)
     input_BT, real_BT = pad([[BOS_ID, *t] for t in targets], device)
     output_BT, _ = pad([[*t, EOS_ID] for t in targets], device)
@@ -88,9 +97,11 @@ def _sentences(
 
 
 def piece_nll(model: Network, hidden_BTD: Tensor, output_BT: Tensor, real_BT: Tensor) -> tuple[Tensor, Tensor]:
-    """−log P of each piece, given the hidden state that predicts it, and whether it is the most probable one.
+    """Return −log P of each output token, and whether it is the most probable token at its position.
 
-    (B, T) in float64 and (B, T) of booleans; 0 and False at padding.
+    hidden_BTD: the hidden states that predict the output tokens.
+
+    The results have the shape (B, T) and the types float64 and bool. At padding they are 0 and False.
     """
     hidden_RD, output_R = hidden_BTD[real_BT], output_BT[real_BT]
     nll_BT = torch.zeros(real_BT.shape, dtype=torch.float64, device=real_BT.device)
@@ -110,7 +121,10 @@ def piece_nll(model: Network, hidden_BTD: Tensor, output_BT: Tensor, real_BT: Te
 
 
 def _pack(sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], max_tokens: int) -> Iterator[list[int]]:
-    """Batches of similar length with at most `max_tokens` padded pieces on the longer side, at least one pair."""
+    """Yield batches of pairs with similar lengths, as lists of indices.
+
+    A batch has at most `max_tokens` positions on its longer side, padding counted. It has at least one pair.
+    """
     length = [max(len(s), len(t)) + 1 for s, t in zip(sources, targets, strict=True)]
     batch: list[int] = []
     for i in by_length(length):
@@ -121,12 +135,15 @@ def _pack(sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], ma
     yield batch
 
 
-# --- Sentences of unequal length as tensors: the common part of likelihood and search
+# --- Tensors of sentences with unequal lengths. Both the likelihood and the search use these functions.
 
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Inference mode without dropout; afterwards modules return to training mode if they were in it."""
+    """Return a context with inference mode and without dropout.
+
+    After the context, modules that were in training mode return to it.
+    """
     training = [module for module in model.modules() if module.training]
     for module in training:
         module.training = False
@@ -139,12 +156,15 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 def by_length(lengths: Sequence[int]) -> list[int]:
-    """Indices, longest first (a batch that exceeds memory fails at once); equal lengths in the order of the input."""
+    """Return the indices sorted by length, the longest first. Indices of equal lengths keep their order.
+
+    The longest sentences come first, so that a batch that is too large for the memory fails at the start.
+    """
     return sorted(range(len(lengths)), key=lambda i: -lengths[i])
 
 
 def pad(rows: Sequence[Sequence[int]], device: Device) -> tuple[Tensor, Tensor]:
-    """(B, S) ids padded on the right, and the mask that is True at real ones."""
+    """Return the ids padded on the right, (B, S), and a mask that is False at padding."""
     lengths = [len(row) for row in rows]
     longest = max(lengths)
     ids_BS = torch.tensor([[*row, *[PAD_ID] * (longest - len(row))] for row in rows])
@@ -153,14 +173,17 @@ def pad(rows: Sequence[Sequence[int]], device: Device) -> tuple[Tensor, Tensor]:
 
 
 def pad_sources(rows: Sequence[Sequence[int]], device: Device) -> tuple[Tensor, Tensor | None]:
-    """Sources with EOS added and padded, and their mask; None without padding, which is faster."""
+    """Add EOS to the sources and pad them. Return the ids and the mask, or None as the mask if there is no padding.
+
+    Without a mask, the network is faster.
+    """
     ids_BS, real_BS = pad([[*row, EOS_ID] for row in rows], device)
     equal = all(len(row) == len(rows[0]) for row in rows)
     return ids_BS, None if equal else real_BS
 
 
 def check_length(config: ModelConfig, ids: Sequence[int], line: int, side: str) -> int:
-    """The length with EOS. Raises UserError if a learned position table is too short for it."""
+    """Return the length with EOS. Raises UserError if the model's learned position table is too short for it."""
     length = len(ids) + 1
     if config.longest is not None and length > config.longest:
         raise UserError(

@@ -1,8 +1,9 @@
-"""Scores of decoded text: BLEU and chrF of lines by sacrebleu, the paper's BLEU, and BLEU from sums of counts.
+"""Score decoded text with BLEU and chrF by sacrebleu and with the paper's BLEU, and compute BLEU from sums of counts.
 
-An evaluation keeps one row of counts per sentence; the sum over any sentences gives their corpus score. So a report
-recomputes a recorded score, and resamples sentences for tests. Imports no torch; sacrebleu is imported when text is
-scored.
+An evaluation stores one row of counts per sentence. The corpus BLEU of any set of sentences follows from the sums of
+their counts. A report therefore recomputes a recorded score, and resamples sentences for statistical tests.
+
+Imports no torch. sacrebleu is imported only when text is scored.
 """
 
 import importlib.util
@@ -19,27 +20,29 @@ ORDERS = 4
 BLEU_COUNTS = (
     "sys_len", "ref_len", *(f"correct_{n}" for n in range(1, ORDERS + 1)), *(f"total_{n}" for n in range(1, ORDERS + 1))
 )  # fmt: skip
-_NO_SCORE = -9999999999.0  # sacrebleu's logarithm of a precision of zero
+_NO_SCORE = -9999999999.0  # the value that sacrebleu uses for the logarithm of zero
 
 
 @dataclass(frozen=True)
 class SetScores:
-    """The scores of a decoded set. `metrics` and `signatures` are by metric name; `statistics`: counts per sentence."""
+    """The scores of a decoded set."""
 
-    metrics: dict[str, float]
-    signatures: dict[str, str]
-    statistics: NDArray[np.int64]
+    metrics: dict[str, float]  # name of the metric → score
+    signatures: dict[str, str]  # name of the metric → signature
+    statistics: NDArray[np.int64]  # (sentences, BLEU_COUNTS)
 
 
 def score_text(translations: Sequence[str], references: Sequence[str], language: str = "en") -> SetScores:
-    """Score translations against one reference each: BLEU (13a tokens, cased), chrF and the paper's BLEU, 0 to 100.
+    """Score translations against one reference each. The scores are BLEU (13a, cased), chrF and the paper's BLEU.
 
-    language: of the target; the paper's BLEU tokenizes by it, and is left out if sacremoses is not installed.
+    All scores are from 0 to 100. The paper's BLEU is left out if sacremoses is not installed.
+
+    language: the target language. The tokenizer of the paper's BLEU depends on it.
     """
     from sacrebleu.metrics import BLEU, CHRF
 
     corpus_bleu, chrf = BLEU(tokenize="13a"), CHRF()
-    # effective_order does not change the counts; without it sacrebleu logs a warning per sentence
+    # effective_order does not change the counts. Without it, sacrebleu logs a warning for every sentence.
     counter = BLEU(tokenize="13a", effective_order=True)
     counts = [counter.sentence_score(t, [r]) for t, r in zip(translations, references, strict=True)]
     metrics = {
@@ -57,13 +60,13 @@ def score_text(translations: Sequence[str], references: Sequence[str], language:
     )
 
 
-# --- Corpus scores of many sums of counts at once
+# --- Corpus BLEU of many sums of counts in one call
 
 
 def bleu(sums: NDArray[Any]) -> NDArray[np.float64]:
-    """Map sums of counts (… × 10, BLEU_COUNTS) to BLEU (…), from 0 to 100.
+    """Return the BLEU, from 0 to 100, of sums of counts. The shapes are (…, 10) for BLEU_COUNTS and (…).
 
-    The arithmetic is sacrebleu's, with its smoothing "exp" and without effective order.
+    The arithmetic is that of sacrebleu with the smoothing "exp" and without effective order.
     """
     sums = sums.astype(np.float64)
     sys_len, ref_len = sums[..., 0], sums[..., 1]
@@ -71,8 +74,8 @@ def bleu(sums: NDArray[Any]) -> NDArray[np.float64]:
     with np.errstate(divide="ignore", invalid="ignore"):
         ratios = correct / total
         product = ratios[..., 0] * ratios[..., 1] * ratios[..., 2] * ratios[..., 3]
-        precision = np.asarray(100.0 * np.sqrt(np.sqrt(product)))  # the geometric mean of four, without a logarithm
-        lacking = ~(product > 0)  # each score on its own: it does not depend on the others in the call
+        precision = np.asarray(100.0 * np.sqrt(np.sqrt(product)))  # the geometric mean of four ratios
+        lacking = ~(product > 0)  # smooth only these scores, so that no score depends on the others in the call
         if lacking.any():
             precision[lacking] = np.exp(_smoothed(correct[lacking], total[lacking]) / ORDERS)
         penalty = np.where(sys_len < ref_len, np.exp(np.minimum(0.0, 1 - ref_len / sys_len)), 1.0)
@@ -82,7 +85,11 @@ def bleu(sums: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def _smoothed(correct: NDArray[Any], total: NDArray[Any]) -> NDArray[np.float64]:
-    """Sum of the logarithms of precisions; an order without matches counts 1/2, the next 1/4 …; without n-grams 0."""
+    """Return the sum of the logarithms of the smoothed precisions.
+
+    The first order without matches counts as 1/2 match, the next one as 1/4, and so on. An order without n-grams has
+    the precision 0.
+    """
     zero = (correct == 0) & (total > 0)
     halvings = 2.0 ** np.cumsum(zero, axis=-1)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -92,11 +99,11 @@ def _smoothed(correct: NDArray[Any], total: NDArray[Any]) -> NDArray[np.float64]
     return summed
 
 
-# --- BLEU as in the paper: Moses tokens, compounds split at hyphens, the arithmetic of multi-bleu.perl
-# tensor2tensor's get_ende_bleu.sh applies Moses' tokenizer to both sides, replaces a hyphen between two characters by
-# ##AT##-##AT##, "as in the paper", and scores with multi-bleu: word n-grams up to 4, no smoothing. Only such numbers
-# are comparable with Table 2 and Table 3: sacrebleu's 13a gives others for the same text. sacremoses is imported on
-# use: a bare GPU box decodes without it, and then has no such score.
+# --- The paper's BLEU: Moses' tokenizer, compounds split at hyphens, and the arithmetic of multi-bleu.perl
+# tensor2tensor's get_ende_bleu.sh applies Moses' tokenizer to both sides and replaces a hyphen between two characters
+# by ##AT##-##AT##, "as in the paper". It then scores with multi-bleu: word n-grams up to 4, without smoothing. Only
+# these scores are comparable with Tables 2 and 3 of the paper. sacrebleu's tokenizer 13a gives other scores for the
+# same text. sacremoses is imported only when it is used, so that decoding also works on a machine without it.
 
 
 _HYPHEN = re.compile(r"(\S)-(\S)")
@@ -108,24 +115,30 @@ def available() -> bool:
 
 
 def paper_bleu(translations: Sequence[str], references: Sequence[str], language: str) -> float:
-    """Corpus score from 0 to 100; `language` chooses the tokenizer's abbreviations ("de"; unknown ones use "en"'s)."""
+    """Return the paper's BLEU of a corpus, from 0 to 100.
+
+    language: chooses the tokenizer's list of abbreviations, such as "de". An unknown language uses the list of "en".
+    """
     from sacrebleu.metrics import BLEU
 
     tokenize = PaperTokens(language)
     ours, theirs = ([tokenize(line) for line in side] for side in (translations, references))
-    multi_bleu = BLEU(tokenize="none", smooth_method="none", force=True)  # force: it is text in tokens indeed
+    multi_bleu = BLEU(tokenize="none", smooth_method="none", force=True)  # force: no warning about tokenized text
     return float(multi_bleu.corpus_score(ours, [theirs]).score)
 
 
 def signature(language: str) -> str:
-    """A signature of the metric, in sacrebleu's style."""
+    """Return the signature of the paper's BLEU, in the format of sacrebleu."""
     return (
         f"nrefs:1|case:mixed|eff:no|tok:moses-{language}+split|smooth:none|sacremoses:{metadata.version('sacremoses')}"
     )
 
 
 class PaperTokens:
-    """A line to words with spaces between: Moses' tokens, then "rich-text" to "rich ##AT##-##AT## text"."""
+    """Tokenizer of the paper's BLEU. It returns a line's tokens, separated by spaces.
+
+    It applies Moses' tokenizer, and then replaces "rich-text" by "rich ##AT##-##AT## text".
+    """
 
     def __init__(self, language: str) -> None:
         from sacremoses import MosesTokenizer
@@ -137,5 +150,8 @@ class PaperTokens:
 
 
 def split_compounds(line: str) -> str:
-    """Like the script's perl, s{(\\S)-(\\S)}{$1 ##AT##-##AT## $2}g: of "a-b-c" only the first hyphen."""
+    """Split words at hyphens, as get_ende_bleu.sh does with perl -ple 's{(\\S)-(\\S)}{$1 ##AT##-##AT## $2}g'.
+
+    Matches do not overlap, so only the first hyphen of "a-b-c" is replaced.
+    """
     return _HYPHEN.sub(r"\1 ##AT##-##AT## \2", line)

@@ -1,4 +1,4 @@
-"""The network of a finished training: load it, measure the likelihood of a set with it, decode a set."""
+"""Load the network of a finished training, measure the likelihood of a set with it, and decode a set."""
 
 import contextlib
 import json
@@ -32,16 +32,16 @@ from model.protocol import Network
 
 
 class Trained(NamedTuple):
-    """The evaluated network with its tokenizers, on a device."""
+    """A trained network on a device, with its tokenizers."""
 
     model: Network
     source_tokenizer: Tokenizer
     target_tokenizer: Tokenizer
     device: Device
-    changes: Mapping[str, Any]  # facts of the changes at evaluation
+    changes: Mapping[str, Any]  # facts about the network changes at evaluation
 
 
-_last: list[tuple[object, Trained]] = []  # the network of one part of an evaluation is kept for the next
+_last: list[tuple[object, Trained]] = []  # cache of the last network, which the next part of an evaluation may need
 
 
 def open_trained(
@@ -52,17 +52,18 @@ def open_trained(
     vocab_sizes: tuple[int, int],
     batches: Batches,
 ) -> Trained:
-    """Return the network of the evaluation's checkpoint, in its precision, on the device. Raises as `load_model` does.
+    """Load the network of an evaluation's checkpoint with the evaluation's precision. Raises as `load_model` does.
 
-    trainings: the folder of the attempt that trained; several for an ensemble, whose members share the tokenizers.
-    batches: of the training, which changes at evaluation may need.
+    trainings: the folder of the attempt that trained; for an ensemble, one folder per member. All members have the same
+        tokenizers.
+    batches: the batches of the training. Network changes at evaluation may need them.
     """
     settings, every = evaluation.settings, kept_checkpoints.spacing_of(evaluation.settings)
     choice, precision = settings["checkpoint"], settings["precision"]
     values, facts = {name: settings[name] for name in config.network_changes if name in settings}, dict[str, Any]()
     key = (config.model_dump_json(), json.dumps(values), choice, precision, every, tuple(trainings), spec, vocab_sizes)
     if not _last or _last[0][0] != key:
-        _last.clear()  # before the next one is loaded, since memory may not hold both
+        _last.clear()  # free the previous network first, because the memory may be too small for two
         device = Device.open(spec, precision)
 
         def change(model: Network) -> None:
@@ -75,9 +76,9 @@ def open_trained(
 
 
 def measure_pairs(trained: Trained, text: EncodedSet, context: AttemptContext) -> dict[str, Any]:
-    """Measure the perplexity of a set's references. Returns the facts of this part for the record.
+    """Measure the perplexity and the token accuracy of a set's references. Return facts for the record.
 
-    pieces: the number of pieces that the perplexity is a mean over.
+    The fact `pieces` is the number of target word pieces, EOS counted.
     """
     threads = trained.device.threads
     source_ids = trained.source_tokenizer.encode_batch(text.source, threads)
@@ -92,9 +93,10 @@ def measure_pairs(trained: Trained, text: EncodedSet, context: AttemptContext) -
 def decode(
     trained: Trained, text: EncodedSet, settings: Mapping[str, Any], outputs: Path, context: AttemptContext
 ) -> dict[str, Any]:
-    """Write the best output of each source to the file `outputs`, a line each. Returns the facts of this part.
+    """Write the best output of each source to the file `outputs`, one per line. Return facts for the record.
 
-    unfinished: outputs that reached their length limit. peak_memory_bytes: while it decoded.
+    The fact `unfinished` is the number of outputs that reached their maximum length. `peak_memory_bytes` is the peak
+    memory during the decoding.
     """
     _forget_peak(trained.device)
     found = translate(
@@ -121,7 +123,7 @@ def decode(
 
 
 def _forget_peak(device: Device) -> None:
-    """Reset the measured peak of memory. On a processor only Linux can, by writing 5 to clear_refs: see proc(5)."""
+    """Reset the measured peak memory. On a processor, this is possible only with Linux (proc(5): clear_refs)."""
     if device.is_cuda:
         torch.cuda.reset_peak_memory_stats(device.torch_device)
     else:
@@ -141,12 +143,16 @@ def load_model(
     vocab_sizes: tuple[int, int] | None = None,
     change: Callable[[Network], object] = lambda model: None,
 ) -> Network:
-    """The network with the weights of an attempt chosen by `choice` (last, best, average:K).
+    """Build the network and load the weights of an attempt.
 
-    every: spacing of the checkpoints for an average, or of the measurements for the best (0: all). vocab_sizes: target
-    and source, if they are neither data.vocab_size nor the sizes of the tokenizers. change: of the trained network,
-    in place. Raises UserError if weights are damaged, if there are too few checkpoints for the average, or if none was
-    measured for the best.
+    choice: the weights to load: "last", "best" (on dev) or "average:K".
+    every: steps between the checkpoints of an average, or between the measurements for "best". 0 allows all of them.
+    vocab_sizes: sizes of the target and source vocabulary, if they are neither data.vocab_size nor the sizes of the
+        tokenizers.
+    change: function that changes the trained network in place.
+
+    Raises UserError if weights are damaged, if there are too few checkpoints for the average, or if no checkpoint has a
+    measured perplexity for "best".
     """
     kind, _, number = choice.partition(":")
     if kind == "average":
@@ -171,13 +177,16 @@ def load_model(
 
 
 def load_chosen(config: RunConfig, choice: str | None, attempt: Path, device: Device) -> Network:
-    """The network for inference; `choice` of checkpoint: the configuration's if None. Raises as `load_model` does."""
+    """Return the network in evaluation mode. Raises as `load_model` does.
+
+    choice: as in `load_model`. None means `evaluation.checkpoint` of the configuration.
+    """
     choice = choice or config.evaluation.checkpoint
     return load_model(config, choice, spacing(config, choice), attempt, device).eval()
 
 
 def model_sizes(config: RunConfig, attempt: Path) -> tuple[int, int]:
-    """Pieces of target and source of a finished translation."""
+    """Return the target and source vocabulary sizes of a trained translation model."""
     if not config.data.sized_by_text:
         return config.data.vocab_size, config.data.vocab_size
     source, target = load_tokenizers(config, attempt)
@@ -185,12 +194,15 @@ def model_sizes(config: RunConfig, attempt: Path) -> tuple[int, int]:
 
 
 def spacing(config: RunConfig, choice: str) -> int:
-    """The steps between the checkpoints, or the measurements, of a run's own choice."""
+    """Return the steps between the checkpoints of a run, or between its measurements on dev if `choice` is "best"."""
     return config.training.eval_steps if choice == "best" else config.training.checkpoint_steps
 
 
 def load_tokenizers(config: RunConfig, attempt: Path) -> tuple[Tokenizer, Tokenizer]:
-    """Source and target tokenizers, one object for a shared vocabulary. Raises Damaged if they are not the run's."""
+    """Return the source and target tokenizers. They are the same object if the vocabulary is shared.
+
+    Raises Damaged if a tokenizer is not the tokenizer of the training.
+    """
     names = model_names(config.model.shared_vocabulary)
     source = _tokenizer(attempt, names[0])
     return source, source if names[0] == names[1] else _tokenizer(attempt, names[1])
@@ -211,27 +223,29 @@ def _tokenizer(attempt: Path, name: str) -> Tokenizer:
 
 
 def kept_average(attempt: Path, count: int, every: int) -> dict[str, Tensor]:
-    """The mean of an attempt's last `count` checkpoints (multiples of `every`, and the last step), computed once.
+    """Return the mean of an attempt's last `count` checkpoints, and store it in <attempt>/averages.
 
-    Rows with the same training and different searches read the same average from <attempt>/averages. Raises UserError
-    if there are fewer checkpoints or one is damaged.
+    Only checkpoints at multiples of `every` and at the last step are used. Rows that differ only in their search read
+    the stored average.
+
+    Raises UserError if there are too few checkpoints or if one is damaged.
     """
     chosen = kept_checkpoints.last(attempt, count, every)
     path = attempt / "averages" / f"last-{count}-to-{chosen[-1].name}-every-{every}"
     if (path / "meta.json").exists():
-        with contextlib.suppress(UserError):  # damaged: computed again
+        with contextlib.suppress(UserError):  # compute a damaged average again
             return checkpoint.load_weights(path)
     weights = average_weights(chosen)
-    with contextlib.suppress(UserError):  # a read-only or full store: computed again next time
+    with contextlib.suppress(UserError):  # the store is read-only or full; the average is computed again next time
         checkpoint.save_weights(path, weights, {"averaged": [p.name for p in chosen]})
     return weights
 
 
 def average_weights(checkpoints: Sequence[Path]) -> dict[str, Tensor]:
-    """The mean of the weights in several checkpoints' folders, summed in float64, in the weights' own types.
+    """Return the mean of the weights of several checkpoints, in the types of the weights.
 
-    Memory holds one checkpoint besides the sums. Of tensors that are not floating point the first one's are taken.
-    Raises UserError for a damaged checkpoint.
+    The checkpoints are loaded one after the other and summed in float64. Tensors that are not floating point are taken
+    from the first checkpoint. Raises UserError if a checkpoint is damaged.
     """
     first = checkpoint.load_weights(checkpoints[0])
     sums = {name: tensor.double() for name, tensor in first.items() if tensor.is_floating_point()}

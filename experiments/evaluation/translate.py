@@ -1,4 +1,4 @@
-"""Translate sources to hypotheses in the same order: sort, pack into batches, pad.
+"""Translate sentences: sort them by length, pack them into batches, and search.
 
 Shapes: B sentences, S source.
 """
@@ -19,13 +19,14 @@ from model.config import ModelConfig
 from model.layers.attention.watching import watching
 from model.protocol import Network
 
-# Places in the key/value cache of one batch: sentences × beam × longest output. For base each takes 24 KB in fp32, so
-# 0.4 and 3.2 GB; more gave no gain on a processor with small models.
+# Maximum number of slots in the key/value cache of a batch: sentences × beam size × maximum output length. For the
+# base model, a slot takes 24 KB in fp32, so the caches take 0.4 GB and 3.2 GB. On a processor, larger batches of small
+# models were not faster.
 BATCH_SLOTS = {"cpu": 2**14, "cuda": 2**17}
-LEAST_SLOTS = 2**11  # smaller batches cost more than idle workers
+LEAST_SLOTS = 2**11  # minimum number of slots for which another batch for an idle worker saves time
 CHECK_EVERY = {"cpu": 1, "cuda": 8}  # steps between checks for ended sentences
 
-Progress = Callable[[int, int], None]  # sentences done, total
+Progress = Callable[[int, int], None]  # called with the number of translated sentences and the number of all sentences
 
 
 def translate(
@@ -38,11 +39,17 @@ def translate(
     progress: Progress | None = None,
     should_stop: Callable[[], bool] | None = None,
 ) -> list[list[Hypothesis]]:
-    """The hypotheses of each source (pieces without EOS, which is added here), best first, in the order of the input.
+    """Return the hypotheses of each source, best first. The sources keep their order.
 
-    An empty source gives one empty hypothesis without using the model. The result does not depend on `max_batch_slots`
-    or on the other sources: exactly in float64, up to ties of scores in fp32. Raises UserError with the line number for
-    a source too long for the model's position table, and Preempted if `should_stop()` is true.
+    An empty source has one empty hypothesis, for which the model is not used. The result for a source does not depend
+    on `max_batch_slots` or on the other sources. This is exact in float64; in fp32, hypotheses with nearly equal scores
+    may change their order.
+
+    sources: ids without EOS. This function adds EOS.
+    max_batch_slots: maximum number of slots in the key/value cache of a batch (see BATCH_SLOTS).
+
+    Raises UserError if a source is too long for the model's position table. Raises Preempted if `should_stop()` is
+    True.
     """
     limits = [
         _limit(model.config, check_length(model.config, source, line, "source"), settings)
@@ -51,7 +58,7 @@ def translate(
     results: list[list[Hypothesis]] = [[Hypothesis(ids=(), score=0.0, log_prob=0.0)] for _ in sources]
     workers = 1 if device.is_cuda else device.threads
     slots = max_batch_slots or BATCH_SLOTS[device.torch_device.type]
-    told = _Told(progress, sum(len(source) == 0 for source in sources), len(sources))
+    reporter = _ProgressReporter(progress, sum(len(source) == 0 for source in sources), len(sources))
 
     def decode(batch: list[int]) -> None:
         ended = 0
@@ -60,7 +67,7 @@ def translate(
             nonlocal ended
             if should_stop is not None and should_stop():
                 raise Preempted
-            told.more(now - ended)
+            reporter.add(now - ended)
             ended = now
 
         with evaluating(model), device.autocast():
@@ -84,10 +91,10 @@ def translate(
 
 
 def in_parallel(work: Callable[[list[int]], None], batches: Sequence[list[int]], workers: int) -> None:
-    """Run batches in parallel, each on one thread of the processor; one after the other with a single worker.
+    """Process batches in parallel, each on one thread of the processor. After an error, no further batch is started.
 
-    A search's operations are small: two searches on one thread each are faster than one on two threads, and torch lets
-    other Python threads run meanwhile. The first error ends all.
+    The operations of a search are small. Two searches with one thread each are therefore faster than one search with
+    two threads. Python threads can run in parallel because torch releases the global interpreter lock.
     """
     if workers == 1 or len(batches) == 1:
         for batch in batches:
@@ -109,33 +116,36 @@ def in_parallel(work: Callable[[list[int]], None], batches: Sequence[list[int]],
             try:
                 for done in [pool.submit(one, batch) for batch in batches]:
                     done.result()
-            except BaseException:  # also Ctrl-C, which only this thread receives; the pool waits for running batches
+            except BaseException:  # includes KeyboardInterrupt, which only this thread receives
                 failed.set()
                 raise
     finally:
         torch.set_num_threads(workers)
 
 
-class _Told:
-    """Reports each percentage to `progress` once, from the thread that reaches it."""
+class _ProgressReporter:
+    """Call `progress` once for each percent of the sentences. Several threads may use the reporter."""
 
     def __init__(self, progress: Progress | None, done: int, total: int) -> None:
         self._progress, self._done, self._total = progress, done, total
-        self._told = -1
+        self._reported = -1  # the last reported percentage
         self._lock = threading.Lock()
 
-    def more(self, ended: int) -> None:
+    def add(self, ended: int) -> None:
         if self._progress is None:
             return
         with self._lock:
             self._done += ended
-            if self._done * 100 >= (self._told + 1) * self._total:
-                self._told = self._done * 100 // self._total
+            if self._done * 100 >= (self._reported + 1) * self._total:
+                self._reported = self._done * 100 // self._total
                 self._progress(self._done, self._total)
 
 
 def _limit(config: ModelConfig, length: int, settings: SearchSettings) -> int:
-    """The longest output: source length + max_extra_length, EOS counted in both, limited by the position table."""
+    """Return the maximum output length: source length + max_extra_length, but at most the size of the position table.
+
+    All lengths include EOS.
+    """
     limit = length + settings.max_extra_length
     return limit if config.longest is None else min(limit, config.longest)
 
@@ -143,10 +153,11 @@ def _limit(config: ModelConfig, length: int, settings: SearchSettings) -> int:
 def _pack(
     sources: Sequence[Sequence[int]], limits: Sequence[int], beam_size: int, slots: int, workers: int
 ) -> Iterator[list[int]]:
-    """Batches of similar length: at most `slots` places in the key/value cache, at least one sentence.
+    """Yield batches of sentences with similar lengths, as lists of indices.
 
-    With several workers, batches are also cut at equal shares of all places, equally many per worker: of four shares
-    for two workers, one gets the longest and the shortest sentences, and none waits long for the other.
+    A batch needs at most `slots` slots in the key/value cache. It has at least one sentence. For several workers, the
+    batches also end at equal shares of all slots, with the same number of shares for each worker. The workers
+    therefore finish at about the same time.
     """
     order = [i for i in by_length([*map(len, sources)]) if len(sources[i])]
     needed = beam_size * sum(limits[i] for i in order)
@@ -168,20 +179,20 @@ def _pack(
 
 
 def _shares(needed: int, slots: int, workers: int) -> int:
-    """Two shares per worker; more if they would not fit, fewer if batches would be too small."""
+    """Return the number of shares: two per worker, more if `slots` requires it, fewer if batches would be too small."""
     if workers == 1:
         return 1
     return min(workers * max(2, math.ceil(needed / (slots * workers))), math.ceil(needed / LEAST_SLOTS))
 
 
-# --- Unknown words: the source's words in their place
-# "PosUnk" of Deep-Att (Zhou et al. 2016), after Luong et al. 2015 (arXiv 1410.8206): an unknown word of the output is
-# replaced by the source word that it is aligned to. As in Gehring et al. 2017 (arXiv 1705.03122, section 4.3), that is
-# the one with the largest attention, averaged over all layers; they look it up in a dictionary first, here it is
-# copied.
+# --- Replace unknown words by words of the source
+# This is "PosUnk" of Deep-Att (Zhou et al. 2016), after Luong et al. 2015 (arXiv 1410.8206). An unknown word of the
+# output is replaced by the source word that it is aligned to. As in Gehring et al. 2017 (arXiv 1705.03122, section
+# 4.3), this is the source word with the largest attention, averaged over all layers. Gehring et al. translate the word
+# with a dictionary if possible; here it is always copied.
 
 
-AT_ONCE = 64  # outputs whose attention is computed together
+AT_ONCE = 64  # number of outputs whose attention is computed in one batch
 
 
 def texts_of(
@@ -193,10 +204,13 @@ def texts_of(
     *,
     replace_unknown: bool,
 ) -> list[str]:
-    """The text of each output (pieces) of a line; with `replace_unknown` with the source piece in place of each UNK.
+    """Return the text of each output.
 
-    That is the piece which the UNK's position attends to most: the mean over all attentions to the source and their
-    heads. The network must have one (ModelConfig.attends_to_source).
+    lines: the source texts.
+    outputs: ids without BOS and EOS, one output per line.
+    replace_unknown: replace each UNK by the source token to which its position attends most. The attention is the mean
+        over all layers with attention to the source and over their heads. The network must have such a layer
+        (ModelConfig.attends_to_source).
     """
     source_tokenizer, target_tokenizer = tokenizers
     texts = [target_tokenizer.decode(pieces) for pieces in outputs]
@@ -215,7 +229,7 @@ def texts_of(
 def _aligned(
     model: Network, sources: Sequence[Sequence[int]], outputs: Sequence[Sequence[int]], device: Device
 ) -> list[list[int]]:
-    """For each piece of each output the place of the source piece, EOS left out, that it attends to most."""
+    """Return, for each output token, the position of the source token with the largest attention. EOS is ignored."""
     weights_LBTS: list[torch.Tensor] = []
 
     def see(kind: str, weights_BHTS: torch.Tensor) -> None:

@@ -1,4 +1,4 @@
-"""A trained model as a translator: text in, text out, in the input's order, with bounded memory.
+"""Translate lines of text with a trained model. The memory does not grow with the number of lines.
 
 from experiments.evaluation.translator import Translator
 translator = Translator.load("exported")
@@ -21,22 +21,22 @@ from experiments.evaluation.trained import load_chosen, load_tokenizers
 from experiments.evaluation.translate import texts_of, translate
 from model.protocol import Network
 
-WINDOWS = (64, 256, 1024, 4096)  # lines in memory at once: few at first, so that output begins early
-MAX_PIECES = 1024  # of a source line; longer lines are rarely sentences, and attention grows with the square
+WINDOWS = (64, 256, 1024, 4096)  # numbers of lines in memory; the first windows are small, so that output begins early
+MAX_PIECES = 1024  # maximum length of a source line; the cost of attention grows with the square of the length
 
 
 @dataclass(frozen=True)
 class Translation:
-    """One of a line's n best. `log_prob`: log P(text | line); `score`: that divided by the length penalty."""
+    """One translation of a line."""
 
     text: str
-    score: float
-    log_prob: float
-    finished: bool  # False: it reached the length limit
+    score: float  # log_prob / length penalty, plus the coverage penalty if it is set
+    log_prob: float  # log P(text | line)
+    finished: bool  # False if the translation reached the maximum length
 
 
 class Translator:
-    """Translates lines of text. `settings` are the run's own; each call may give others."""
+    """Translate lines of text. settings: the search settings for calls that give no others."""
 
     def __init__(
         self,
@@ -54,7 +54,10 @@ class Translator:
     def of_run(
         cls, config: RunConfig, attempt: Path, spec: DeviceSpec, precision: str = "fp32", choice: str | None = None
     ) -> "Translator":
-        """Load from the folder of the attempt that trained; `choice` of checkpoint: the configuration's if None."""
+        """Load the model from the folder of the attempt that trained it.
+
+        choice: "last", "best" or "average:K". None means `evaluation.checkpoint` of the configuration.
+        """
         device = Device.open(spec, precision)
         model = load_chosen(config, choice, attempt, device)
         search = SearchSettings.of(config.evaluation.model_dump())
@@ -63,13 +66,13 @@ class Translator:
 
     @classmethod
     def load(cls, folder: Path | str, spec: DeviceSpec | None = None, precision: str = "fp32") -> "Translator":
-        """Load from a folder of `ablations export`. Raises UserError for another or a damaged folder."""
+        """Load a model that `ablations export` has written. Raises UserError if the folder is no such model."""
         attempt = Path(folder)
         config = exported_config(attempt, RunConfig, "translation")
         return cls.of_run(config, attempt, spec or DeviceSpec(), precision, "last")
 
     def translate(self, lines: Iterable[str], settings: SearchSettings | None = None) -> list[str]:
-        """The best translation of each line; an empty line stays empty."""
+        """Return the best translation of each line. The translation of an empty line is empty."""
         return [best[0].text for best in self.stream(lines, settings)]
 
     def stream(
@@ -80,9 +83,12 @@ class Translator:
         windows: Sequence[int] = WINDOWS,
         progress: Callable[[int], None] | None = None,
     ) -> Iterator[list[Translation]]:
-        """The n best of each line, best first, in the order of the input; at most the last window is in memory.
+        """Yield the n best translations of each line, best first. Lines keep their order.
 
-        Raises UserError for a line of more than MAX_PIECES. `progress` gets the number of translated lines.
+        windows: numbers of lines to translate together. The last number is used for all further windows.
+        progress: called with the number of translated lines.
+
+        Raises UserError if a line has more than MAX_PIECES word pieces, or more than the model has positions for.
         """
         remaining, sizes, first = iter(lines), itertools.chain(windows, itertools.repeat(windows[-1])), 1
         for size in sizes:
@@ -91,11 +97,11 @@ class Translator:
                 return
             sources = self._encode(window, first)
 
-            def told(done: int, _total: int, before: int = first - 1) -> None:
+            def report(done: int, _total: int, before: int = first - 1) -> None:
                 if progress is not None:
                     progress(before + done)
 
-            translated = translate(self.model, sources, settings or self.settings, self.device, progress=told)
+            translated = translate(self.model, sources, settings or self.settings, self.device, progress=report)
             for line, hypotheses in zip(window, translated, strict=True):
                 found = self.model, self.tokenizers, [line] * len(hypotheses), [h.ids for h in hypotheses], self.device
                 texts = texts_of(*found, replace_unknown=self.replace_unknown)
