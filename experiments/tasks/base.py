@@ -1,4 +1,4 @@
-"""The Task contract: what the harness needs of anything that can be trained. Imports no torch."""
+"""The base class of tasks: the interface between the program and anything that can be trained. Imports no torch."""
 
 import copy
 import sys
@@ -22,102 +22,127 @@ from experiments.tasks.columns import Column, known_to
 from experiments.tasks.versions import PARTS
 from experiments.tasks.versions import TRAINING as TRAINING_VERSION
 
-Progress = Callable[[str, int, int], None]  # what is being done, done, total
+Progress = Callable[[str, int, int], None]  # called with (name of the work, amount done, total amount)
 
 
 class Use(NamedTuple):
-    """Use of a trained model of a task."""
+    """How a trained model of a task is used.
 
-    does: str  # a verb for messages; "translate" and "continue text" are what `ablations generate` can do
-    by: str  # module:OBJECT of the class that loads it, `of_run` or from an exported folder by `load`
-    readme: str  # how to use an exported model; {name} is its folder
+    does: a verb for messages. `ablations generate` supports "translate" and "continue text".
+    by: module:OBJECT of the class that loads the model. Its method `of_run` loads the model of a run, and `load` loads
+        an exported model.
+    readme: instructions for the README of an exported model. "{name}" is replaced by the name of its folder.
+    """
+
+    does: str
+    by: str
+    readme: str
 
 
 class Task(ABC):
-    """Something that can be trained and evaluated, as one object.
+    """A task: something that can be trained and evaluated.
 
-    The planning half (`config_type`, `columns`, `inputs`, `evaluations`, `num_params`, `cost`) runs on a login node and
-    imports no torch. `prepare` runs once in the coordinator's process, before any run of the corpus starts. `train` and
-    `evaluate` run in a child process, on the device of their context.
+    The methods for planning (`inputs`, `evaluations`, `num_params`, `cost` and others) run on a login node and import
+    no torch. `prepare` runs in the coordinator's process, once before the runs of a corpus start. `train` and
+    `evaluate` run in a child process, on the device of their context. All methods get a configuration of the type
+    `config_type`.
 
-     - `train` must be resumable: called again with the same config it continues from the last complete checkpoint
-       (`context.earlier`), and must reach the numbers of an uninterrupted run.
-     - `train` writes only in `context.folder`, `evaluate` only in its `folder` (and what can be shared, once, where
-       `prepare` writes); both report through `context.emit`.
-     - An evaluation may have parts, each a method with the arguments of `evaluate`: likelihood, decode, score. A part
-       reads what the parts before it have written, so that each can be made again alone.
-     - The versions of its numeric parts are recorded with the results (experiments/tasks/versions.py). A task of
-       another package increments `version` when its numbers change; its earlier results are then stale.
-     - A user's mistake raises UserError; any other error is a bug and keeps its traceback.
+     - `train` must be resumable. If it is called again with the same configuration, it continues from the last complete
+       checkpoint (`context.earlier`). The result must equal the result of an uninterrupted run.
+     - `train` writes only to `context.folder`, and `evaluate` only to its argument `folder`. Data that several runs
+       share may be written once to the folder that `prepare` uses. Both methods report through `context.emit`.
+     - An evaluation may consist of several parts, such as likelihood, decode and score. Each part is a method with the
+       arguments of `evaluate`. A part reads the files of the parts before it, so that it can be repeated alone.
+     - The versions of the numeric code are recorded with the results (experiments/tasks/versions.py). A task of another
+       package increments `version` when its numbers change. Its earlier results are then stale.
+     - A mistake of the user raises UserError. Any other error is a bug and is shown with its traceback.
 
-    A task names its own `config_type`; its methods get a configuration of that type.
+    version: version of the code of a task of another package.
+    metrics: patterns for the names of all metrics that the evaluations record. () for a user's trainer, which may
+        return any metric.
+    evaluation_parts: names of the methods that make the parts of an evaluation, in order.
+    part_reads: part → the parts whose output it reads.
+    part_settings: part → the evaluation settings that it reads. A part without an entry reads all of them.
+    inputs_read, prepare_reads: the settings that `inputs` and `prepare` read, by dotted name. A name that ends in a dot
+        is a group. The methods are called once for all configurations in which these settings are equal. None means all
+        settings except the seed.
+    settled_for_table: settings whose value "auto" is replaced by one value for all rows of a table (`for_table`).
+    init_stats: names of statistics that are measured before the first and before the last update. The facts of a run
+        contain them under "start" and "end".
+    reuses_parts: whether a part of an evaluation may be copied from a stored part with the same identity.
+    ensembles: whether the parts of an evaluation support ensembles, that is, read `context.members`.
+    use: how `ablations generate` and `ablations export` use a trained model; None if they do not support the task.
+    folder: the study's folder; None for a built-in study.
+    script: the user's file. The repository that contains it is recorded with a run.
     """
 
     name: str
-    version: int = 0  # of the code of a task of another package
+    version: int = 0
     config_type: type[TaskConfig] = RunConfig
     columns: tuple[Column, ...]
-    # All that its evaluations record, as patterns; (): whatever the user's program returns.
     metrics: tuple[str, ...] = ()
-    evaluation_parts: tuple[str, ...] = ("evaluate",)  # methods, in the order of the parts
-    part_reads: Mapping[str, tuple[str, ...]] = {}  # part → the parts whose output it reads
-    part_settings: Mapping[str, tuple[str, ...]] = {}  # part → the evaluation settings that it reads, if not all
-    # Settings by dotted name (a group ends in a dot) that `inputs` and `prepare` read: both are called once for all
-    # configurations that agree in these. None: all settings except the seed.
+    evaluation_parts: tuple[str, ...] = ("evaluate",)
+    part_reads: Mapping[str, tuple[str, ...]] = {}
+    part_settings: Mapping[str, tuple[str, ...]] = {}
     inputs_read: tuple[str, ...] | None = None
     prepare_reads: tuple[str, ...] | None = None
-    settled_for_table: tuple[str, ...] = ()  # settings whose value "auto" is replaced for all rows (`for_table`)
-    init_stats: tuple[str, ...] = ()  # measured before the first and last update: "start" and "end" of the facts
-    reuses_parts: bool = True  # whether a part of an evaluation is taken over from another one of the same identity
-    ensembles: bool = False  # whether the parts of an evaluation read `context.members`
-    use: Use | None = None  # of a trained model by `ablations generate` and `export`
-    folder: Path | None = None  # the study's folder; None for a built-in one
-    script: str = ""  # the user's file whose repository is recorded with a run
-    trainer: TrainerSpec = NO_TRAINER  # of a user's trainer
+    settled_for_table: tuple[str, ...] = ()
+    init_stats: tuple[str, ...] = ()
+    reuses_parts: bool = True
+    ensembles: bool = False
+    use: Use | None = None
+    folder: Path | None = None
+    script: str = ""
+    trainer: TrainerSpec = NO_TRAINER
 
     def with_columns(self, columns: Sequence[Column]) -> Self:
-        """This task with the columns of a study; how its own metrics are compared is known from its own columns."""
+        """Return a copy of this task with the columns of a study.
+
+        For the metrics of this task, the study's columns take the rules of comparison from the task's columns.
+        """
         changed = copy.copy(self)
         changed.columns = known_to(columns, self.columns)
         return changed
 
     def with_settings(self, settings: Mapping[str, Any], trainer: TrainerSpec = NO_TRAINER) -> Self:
-        """This task for a study's [base] or for a run's configuration, nested, and for the facts of its trainer.
+        """Return a copy of this task for the settings and the trainer of a study or run.
 
-        Only a task without a fixed configuration (experiments/tasks/own/command.py) uses the settings.
+        settings: the study's [base] or the run's configuration, nested. Only a task whose settings a study declares
+            (experiments/tasks/own/command.py) uses them.
         """
         return self.with_trainer(trainer)
 
     def with_trainer(self, trainer: TrainerSpec) -> Self:
-        """This task for a run whose trainer has these facts; a built-in task has none."""
+        """Return a copy of this task for a run with this trainer. Built-in tasks have NO_TRAINER."""
         changed = copy.copy(self)
         changed.trainer = trainer
         return changed
 
     def packages(self) -> Sequence[str] | None:
-        """Import names of the packages that the numbers depend on; None if another program computes them.
+        """Return the import names of the packages on which the numbers depend; None if another program computes them.
 
-        Those that the user's files import: neither Python's own nor ours, nor files beside them.
+        These are the packages that the user's files import, without the standard library, this program and the user's
+        modules in the same folders.
         """
         files = self.code_paths()
-        names = {name.partition(".")[0] for file in files for name in imports_of(file)} - {""}  # of relative imports
+        names = {name.partition(".")[0] for file in files for name in imports_of(file)} - {""}  # "": relative imports
         beside = {part for file in files for part in (file.stem, file.parent.name)}
         return tuple(sorted(names - beside - {*OURS, "ablations_task"} - sys.stdlib_module_names))
 
     def code_paths(self) -> tuple[Path, ...]:
-        """The files of the code that trains, where that is not this program's own."""
+        """Return the files of the training code, without the files of this program."""
         file = Path(str(sys.modules[type(self).__module__].__file__))
         ours = type(self).__module__.partition(".")[0] in OURS
         return () if ours else tuple(local_files([file]))
 
     @property
     def code(self) -> Mapping[str, str]:
-        """The version of the code of each part of an evaluation (experiments/tasks/versions.py)."""
+        """The version of the code of each part of an evaluation (experiments/tasks/versions.py), by part."""
         versions = {part: PARTS.get(part, PARTS["evaluate"]) for part in self.evaluation_parts}
         return {part: self._version(name, version) for part, (name, version) in versions.items()}
 
     def training_code(self, store: Path) -> str:
-        """Return an identifier of the code that would train a run now."""
+        """Return an identifier of the present training code, such as a digest."""
         return self._version(TRAINING, TRAINING_VERSION)
 
     def changed_code(self, result: TrainingResult, store: Path) -> list[str]:
@@ -129,114 +154,135 @@ class Task(ABC):
         return f"{part}-{version}{f' {self.name}-{self.version}' if self.version else ''}"
 
     def versions(self) -> dict[str, str]:
-        """Versions of Python and of these packages, as the numbers were computed with."""
+        """Return the present versions of Python and of the packages on which the numbers depend."""
         return versions(self.packages())
 
     @abstractmethod
     def inputs(self, config: Any, store: Path) -> dict[str, str]:
-        """Digests of the training inputs, by name; part of run_id. Raises UserError for unreadable inputs."""
+        """Return digests of the training inputs, by name. They are part of run_id.
+
+        Raises UserError if an input cannot be read.
+        """
 
     @abstractmethod
     def evaluations(self, config: Any, store: Path) -> list[EvaluationSpec]:
-        """The evaluations of `config.evaluation`, one per set, in the table's order."""
+        """Return the evaluations of `config.evaluation`, one per set, in the order of the table."""
 
     @abstractmethod
     def num_params(self, config: Any) -> int | None:
-        """Number of parameters from the configuration alone; None if only the trained model shows it."""
+        """Return the number of parameters; None if it is unknown before the training."""
 
     @abstractmethod
     def cost(self, config: Any) -> float:
-        """Predicted floating-point operations of the training, for longest-first placement and `plan`; 0: unknown."""
+        """Predict the floating-point operations of the training; 0 if unknown.
+
+        The coordinator starts the longest runs first, and `ablations plan` prints the prediction.
+        """
 
     def memory_bytes(self, config: Any, kind: str) -> float:
-        """Predicted peak memory of the training on a "cpu" or a "cuda" device; 0: unknown."""
+        """Predict the peak memory of the training in bytes; 0 if unknown. kind: "cpu" or "cuda"."""
         return 0.0
 
     def least_memory_bytes(self, config: Any, kind: str, *, limited: bool = False) -> float:
-        """The same with the smallest micro-batch, which a run reaches after running out of memory.
+        """Predict the peak memory of the training with the smallest micro-batch, in bytes.
 
-        limited: on a processor with a limit for the run; without one, running out of main memory is not reported.
+        A run uses smaller micro-batches after it has run out of memory.
+
+        limited: whether the run has a memory limit. Without a limit, a run on a processor is not told that main memory
+            runs out, and does not reduce its micro-batches.
         """
         return self.memory_bytes(config, kind)
 
     def precisions(self, config: Any, kind: str) -> tuple[str, str]:
-        """Arithmetic of training and of scoring on this machine's devices of a kind, on which their times depend.
+        """Return the precisions of training and of scoring on this machine's devices. Predicted times depend on them.
 
-        "auto" where only the device knows; "" where the task has no such setting.
+        "auto" means that only the device decides. "" means that the task has no such setting.
+
+        kind: "cpu" or "cuda".
         """
         return "", ""
 
     def disk_bytes(self, config: Any) -> float:
-        """Predicted disk space of a finished training; 0: unknown."""
+        """Predict the disk space of a finished training in bytes; 0 if unknown."""
         return 0.0
 
     def preflight(self, config: Any, store: Path) -> list[UserError]:
-        """Reasons, from settings and corpus, why a run of this configuration cannot be trained or scored.
+        """Return the reasons why a run cannot be trained or scored, as far as settings and corpus show them.
 
-        Called by `plan`, and before anything is queued. Takes seconds at most, and writes nothing in the store except
-        remembered file hashes.
+        `ablations plan` calls this method, and `ablations run` calls it before runs are queued. It takes seconds at
+        most, and writes nothing to the store except cached hashes of files.
         """
         return []
 
     def device_preflight(self, config: Any, kind: str, *, trained: bool) -> list[UserError]:
-        """Reasons why this machine's devices of a kind ("cpu" or "cuda") cannot train or score a run.
+        """Return the reasons why this machine's devices cannot train or score a run. This takes seconds at most.
 
-        trained: it is only scored. Takes seconds at most.
+        kind: "cpu" or "cuda".
+        trained: whether the run is trained already and is only scored.
         """
         return []
 
     def device_warnings(self, config: Any, kind: str, *, trained: bool) -> list[str]:
-        """Return messages for work that these devices can do only slowly. Arguments as in `device_preflight`."""
+        """Return warnings about computations that are slow on these devices. Arguments as in `device_preflight`."""
         return []
 
     def not_a_branch(self, parent_run: Any, config: Any, step: int) -> str:
-        """Return the reason why a run of `config` cannot start from a run of `parent_run` after a step; "" if it can.
+        """Return the reason why a run cannot start from the state of another run after `step`; "" if it can.
 
-        A task whose `train` begins with `context.start` defines it.
+        A task that supports branches overrides this method. Its `train` begins with the checkpoint `context.start`.
+
+        parent_run, config: the configurations of the other run and of this run.
         """
         return f"the task {self.name} cannot start a training from the state of another run"
 
     def for_table(self, setting: str, configs: Mapping[str, Any]) -> tuple[Any, str]:
-        """Return the value of "auto" for a setting of `settled_for_table` in a table, and the reason in a sentence.
+        """Return the value that replaces "auto" in all rows of a table, and a sentence with the reason.
 
-        configs: of all rows that ask for it, by key, whether they are selected or not.
+        setting: a setting of `settled_for_table`.
+        configs: the key of each row with the value "auto" → its configuration. Rows that are not selected are included.
         """
         raise NotImplementedError(setting)
 
     @abstractmethod
     def prepare(self, config: Any, store: Path, progress: Progress) -> dict[str, Any]:
-        """Create what runs of this corpus share (tokenizer, arrays) in the store; returns facts for the log.
+        """Create the files that all runs of a corpus share, such as the tokenizer. Return facts for the log.
 
-        Idempotent and safe to interrupt: incomplete files are never used.
+        The method may be called several times and may be interrupted: incomplete files are never used.
         """
 
     def keeps(self, config: Any) -> tuple[Keep, ...]:
-        """The checkpoints that the training must keep for this configuration's evaluations."""
+        """Return the checkpoints that the training must keep for the evaluations of this configuration."""
         return ()
 
     def serves(self, evaluation: EvaluationSpec, weights: Path) -> bool:
-        """Return whether `weights`, the folder of a finished training, has what an evaluation needs."""
+        """Return whether `weights`, the folder of a finished training, has the checkpoints that an evaluation needs."""
         return True
 
     def unknown_settings(self, config: Any, evaluation: EvaluationSpec) -> list[str]:
-        """The settings of a queued evaluation that this installation does not have, so that it cannot make it."""
+        """Return the settings of a queued evaluation that this installation does not know.
+
+        An evaluation with such a setting cannot be made.
+        """
         return []
 
     def outdated(self, made: EvaluationResult) -> bool:
-        """Return whether to repeat an evaluation without training, because the study reads other numbers of the run."""
+        """Return whether to repeat an evaluation without training, because the study now reads other numbers."""
         return False
 
     @abstractmethod
     def train(self, config: Any, context: AttemptContext) -> dict[str, Any]:
-        """Train to the end; weights go to `context.folder / "final"`. Returns facts for the run's result."""
+        """Train to the end and write the weights to `context.folder / "final"`. Return facts for the run's result."""
 
     def evaluate(
         self, config: Any, evaluation: EvaluationSpec, weights: Path, folder: Path, context: AttemptContext
     ) -> dict[str, Any]:
-        """Score the weights in `weights` (the folder of the attempt that trained); outputs go to `folder`.
+        """Evaluate a set and return {"metrics": {name: float}, …facts}.
 
-        Returns {"metrics": {name: float}, …facts}. A task with several `evaluation_parts` defines those instead: each
-        returns such facts, and `folder` has the files of the parts before it.
+        A task with several `evaluation_parts` defines these methods instead. Each of them returns such facts, and finds
+        the files of the earlier parts in `folder`.
+
+        weights: the folder of the attempt that trained.
+        folder: the folder for outputs.
         """
         if self.evaluation_parts == ("evaluate",):
             raise NotImplementedError(f"{type(self).__name__} defines no evaluate")
@@ -245,7 +291,7 @@ class Task(ABC):
 
 
 def join_facts(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """The facts of an evaluation from those of its parts; each part adds metrics."""
+    """Join the facts of an evaluation's parts. The metrics of all parts are collected under "metrics"."""
     joined: dict[str, Any] = {"metrics": {}}
     for facts in parts:
         joined |= {**facts, "metrics": {**joined["metrics"], **facts.get("metrics", {})}}
@@ -253,7 +299,7 @@ def join_facts(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def settings_read(config: TaskConfig, names: tuple[str, ...] | None) -> dict[str, Any]:
-    """The settings of `inputs_read` or `prepare_reads`, by dotted name."""
+    """Return the values of the settings in `Task.inputs_read` or `Task.prepare_reads`, by dotted name."""
     groups = tuple(name for name in names or () if name.endswith("."))
     settings = {key: value for key, value in flatten(config) if key != "seed"}
     return settings if names is None else {k: v for k, v in settings.items() if k in names or k.startswith(groups)}

@@ -1,8 +1,9 @@
-"""The columns of a table: one object per metric says where its numbers come from, how they print and are compared.
+"""The columns of a table. A `Column` describes where its numbers come from, and how they are printed and compared.
 
-A task lists its columns (`Task.columns`); reports know nothing else of a metric, so a new metric is one more `Column`,
-and its name in `Task.metrics`. With `counts`, recorded scores are also recomputed, differences between sentences are
-tested, `ablations compare` gives intervals, and a figure shows scores by length.
+A task lists its columns in `Task.columns`. Reports get all information about a metric from its `Column`. To add a
+metric, add a `Column` and the metric's name in `Task.metrics`. With `counts`, reports also recompute recorded scores
+and test differences across sentences, `ablations compare` prints confidence intervals, and a figure shows scores by
+length.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -14,25 +15,29 @@ from experiments.errors import UserError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-MEASURED = ("start.", "end.")  # in a study's [columns], before names of what runs measure at first and last update
-EXAMPLE_FILE = "examples.jsonl"  # in an evaluation's folder: outputs of a user's trainer, one JSON object per example
+MEASURED = ("start.", "end.")  # prefixes in a study's [columns] for statistics before the first and the last update
+EXAMPLE_FILE = "examples.jsonl"  # outputs of a user's trainer in an evaluation's folder, one JSON object per example
 
 
 @dataclass(frozen=True)
 class Counts:
-    """Counts of each sentence that an evaluation stores, and the metric as a function of their sums.
+    """A metric that is a function of sums of counts. An evaluation stores the counts of each sentence.
 
-    names: columns of an array (`file` ends in .npy, one row per sentence), or fields of EXAMPLE_FILE.
-    value: maps sums (… × len(names)) to values (…), for the whole set and for any selection of its sentences.
+    names: the names of the counts. If `file` ends in .npy, these are the columns of its array, which has one row per
+        sentence. Otherwise, these are fields of the file's JSON objects.
+    value: the metric as a function of the sums over any selection of sentences. It maps an array of shape
+        (…, len(names)) to an array of shape (…).
+    length: the count that is a sentence's length in words, for sets without stored lengths of the sources; "" if there
+        is none.
     """
 
     names: tuple[str, ...]
     value: "Callable[[NDArray[Any]], NDArray[Any]]"
     file: str = EXAMPLE_FILE
-    length: str = ""  # which of `names` is the sentence's length in words, where the source's is not kept; "": none
+    length: str = ""
 
     def of(self, sums: "NDArray[Any]") -> "NDArray[Any]":
-        """`value` of sums (… × len(names)) → (…). Raises UserError if the function fails or returns another shape."""
+        """Return `value(sums)`. Raises UserError if the function fails or returns another shape."""
         import numpy as np
 
         try:
@@ -55,24 +60,24 @@ class Counts:
 class Column:
     """One column of a table: a metric of one evaluated set."""
 
-    key: str  # the name in JSON and CSV: "ppl"
-    set: str  # the evaluated set: "dev"; "*" for every set but dev
-    metric: str  # the metric's name in an evaluation: "perplexity"
-    header: str  # the paper's head: "PPL (dev)"
-    better: str  # "lower", "higher", or "" where that is not known
-    digits: int  # after the decimal point
-    paper: str = ""  # the key in a variation's `paper` values
-    about: str = ""  # a sentence on how the metric is measured, for the table's notes
-    logarithmic: bool = False  # changes are differences of natural logarithms: scales of other vocabularies cancel
-    per_piece: bool = False  # the unit is the tokenizer's piece: values of other tokenizers are not compared
-    optional: bool = False  # printed only if [table] columns or --columns name it; a claim may use it
-    counts: Counts | None = None  # None: between sentences only shares per example are tested (docs/own-task.md)
+    key: str  # name in JSON and CSV, such as "ppl"
+    set: str  # the evaluated set, such as "dev"; "*" for every set except dev
+    metric: str  # name of the metric in an evaluation, such as "perplexity"
+    header: str  # heading in the table, such as "PPL (dev)"
+    better: str  # "lower" or "higher"; "" if it is unknown
+    digits: int  # number of decimals
+    paper: str = ""  # key of the column among the published values of a row (`paper`)
+    about: str = ""  # a sentence about the metric for the notes of the table
+    logarithmic: bool = False  # whether changes are differences of natural logarithms
+    per_piece: bool = False  # whether the unit is a word piece; values of different tokenizers are then not compared
+    optional: bool = False  # whether the column is printed only if [table] columns or --columns names it
+    counts: Counts | None = None  # if None, differences across sentences are tested only with entries of the examples
 
 
 def named(name: str, columns: Sequence[Column]) -> Column | None:
-    """The column of that name: its key, else its metric, head or name in published results, where no other has it.
+    """Return the column with this key, or else with this metric, heading or key of published values.
 
-    Raises UserError for a name that several columns have. The empty name is none.
+    Returns None if the name is empty or no column has it. Raises UserError if several columns have it.
     """
     if not name:
         return None
@@ -86,7 +91,10 @@ def named(name: str, columns: Sequence[Column]) -> Column | None:
 
 
 def known_to(columns: Iterable[Column], own: Iterable[Column]) -> tuple[Column, ...]:
-    """`columns` of a study or a file, completed by how the task's `own` columns compare the same metrics."""
+    """Add the rules of comparison to the columns of a study or a file. They are taken from the task's columns (`own`).
+
+    These rules are `logarithmic`, `per_piece` and `counts` of the task's column for the same metric.
+    """
     by_metric = {column.metric: column for column in reversed(tuple(own))}
     return tuple(_joined(column, by_metric.get(column.metric, column)) for column in columns)
 

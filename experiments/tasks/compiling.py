@@ -1,4 +1,4 @@
-"""`training.compile = "auto"`: whether compiling the layers pays back for a table. Imports no torch."""
+"""Decide for `training.compile = "auto"` whether compiled layers save time for a table. Imports no torch."""
 
 from collections.abc import Mapping
 from typing import Literal
@@ -8,20 +8,23 @@ from experiments.config.run_config import RunConfig
 
 COMPILE = "training.compile"
 
-# One step of GPT-2 124M, 491,520 tokens of 854 MFLOP each, took 1.332 s, with compiled layers 1.116 s: an NVIDIA H100,
-# torch 2.11, bf16, 2026-11-26 (`python -m benchmarks.gpu`, part language-model, rows "base even" and "base compiled").
+# One step of GPT-2 124M, with 491,520 tokens of 854 MFLOP each, took 1.332 s without and 1.116 s with compiled layers.
+# This was measured on an NVIDIA H100 with torch 2.11 and bf16 on 2026-11-26 (`python -m benchmarks.gpu`, part
+# language-model, rows "base even" and "base compiled").
 SAVED_S_PER_FLOP = (1.33217 - 1.11634) / (491_520 * 854_438_400)
-# Seconds until the layers of a row are compiled. Not measured on a GPU yet: several times what a processor takes.
+# Seconds that it takes to compile the layers of a row. This is an estimate, not a measurement on a GPU: several times
+# the time on a processor.
 COMPILE_S = 120.0
-PAYS_FROM = COMPILE_S / SAVED_S_PER_FLOP  # floating-point operations of a training
+PAYS_FROM = COMPILE_S / SAVED_S_PER_FLOP  # floating-point operations of a training for which compiling saves time
 
 
 def for_table(costs: Mapping[str, float], configs: Mapping[str, RunConfig]) -> tuple[Literal["cuda", False], str]:
-    """Return the value of `auto` for the rows of a table, and the reason in a sentence.
+    """Return the value that replaces "auto" in all rows of a table, and a sentence with the reason.
 
-    All rows get the same: a table must not compare compiled rows with others. On processors `auto` never compiles.
+    All rows get the same value, because a table must not compare compiled rows with others. On processors, "auto" never
+    compiles.
 
-    costs: predicted operations of one training of each row; 0: unknown.
+    costs: row → predicted floating-point operations of one training; 0 if unknown.
     """
     for row, config in configs.items():
         if kinds := config.model.not_compiled():

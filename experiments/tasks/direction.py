@@ -1,6 +1,7 @@
-"""Direction of a metric (lower or higher is better), by the words of its name.
+"""Infer from a metric's name whether lower or higher values are better.
 
-A name that says neither, or both, has no direction: nothing of it is bold, and no claim about it is judged.
+If the name contains no known word, or words for both directions, the direction is unknown. No value of such a metric is
+bold, and no claim about it is judged.
 """
 
 import re
@@ -18,7 +19,7 @@ LOWER = _set_of(
     failure failures
     """
 )
-COSTS = _set_of("time runtime walltime duration rank")  # less is better, but a column of that name is no score
+COSTS = _set_of("time runtime walltime duration rank")  # lower is better, but a column with this name is not a score
 HIGHER = _set_of(
     """
     acc accuracy acc1 acc5 top1 top5 f1 fscore bleu sacrebleu chrf rouge meteor cider spice comet auc auroc auprc aupr
@@ -26,7 +27,7 @@ HIGHER = _set_of(
     mcc kappa spearman pearson correlation winrate success throughput fps speedup mos loglikelihood hits hit pass
     """
 )
-WEAK = _set_of("score match likelihood")  # higher is better, unless another word says more: FID score
+WEAK = _set_of("score match likelihood")  # higher is better, unless another word decides, as in "FID score"
 _AGAINST = _set_of("neg negative minus inverse inv")
 _RELATIVE = _set_of("improvement reduction drop delta gap change increase decrease difference diff relative")
 _SPREAD = _set_of("std stdev sd stderr variance")
@@ -35,7 +36,7 @@ _JOINED = re.compile(rf"(?:{_SETS})(?P<word>loss|error|err|acc|accuracy|ppl|perp
 
 
 def direction(name: str) -> str:
-    """ "lower", "higher", or "" where the name does not say it."""
+    """Return "lower" or "higher", or "" if the name does not decide it."""
     down, up = "↓" in name, "↑" in name
     if down != up:
         return "lower" if down else "higher"
@@ -54,13 +55,16 @@ def direction(name: str) -> str:
 
 
 def is_metric(name: str) -> bool:
-    """Return whether a column of a file is a score by its name."""
+    """Return whether the name of a column in a file is that of a score."""
     words = set(_words(name))
     return bool(words & (LOWER | HIGHER | WEAK)) or "↓" in name or "↑" in name
 
 
 def _words(name: str) -> Iterator[str]:
-    """The words of a name, split at every sign and at capital letters: "valLoss" is val, loss and valloss."""
+    """Yield the words of a name in lower case. "valLoss" has the words "val", "loss" and "valloss".
+
+    Names are split at capital letters and at characters that are neither letters nor digits.
+    """
     for part in re.split(r"[\W_]+", name):
         split = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", " ", part).lower().split()
         for word in {part.lower(), *split}:

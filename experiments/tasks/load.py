@@ -1,8 +1,12 @@
-"""Load a task by name: of the core, an extra or an installed package, or a user's own function. Imports no torch.
+"""Load a task by its name. Imports no torch.
 
-A user's function lies beside the study and is not installed; planning, the coordinator and the child all pass that
-folder. It runs in a process of its own (own/trainer_process.py). A package adds a task without a fork by an entry point
-of the group `ablations.tasks`, whose object is a Task (base.py); it runs in this program's process.
+A task is part of the core, an extra or an installed package, or it is a user's function.
+
+A user's function is in the folder of the study and is not installed. The plan, the coordinator and the child therefore
+pass this folder. The function runs in its own process (own/trainer_process.py).
+
+A package adds a task by an entry point of the group `ablations.tasks`, whose object is a Task (base.py). Such a task
+runs in the process of this program.
 """
 
 import copy
@@ -26,23 +30,26 @@ BUILTIN = {
     "command": "experiments.tasks.own.command:TASK",
     "imported": "experiments.tasks.own.command:IMPORTED",
 }
-OF_STUDIES = ("command", "imported")  # those whose settings each study declares
+OF_STUDIES = ("command", "imported")  # tasks whose settings each study declares
 
 
 def is_built_in(name: str) -> bool:
-    """Return whether settings and scores of a task are this program's own, so that they can be computed again."""
+    """Return whether this program defines the settings and scores of a task, so that scores can be recomputed."""
     return (name in BUILTIN or name in added("tasks", packages=False)) and name not in OF_STUDIES
 
 
 def named_tasks() -> dict[str, str]:
-    """Name → module:OBJECT of the tasks of the core, then of those that extras and installed packages add."""
+    """Return name → module:OBJECT for all tasks of the core, of extras and of installed packages."""
     return BUILTIN | {name: place for name, place in added("tasks").items() if name not in BUILTIN}
 
 
 def load_task(name: str, folder: str = "", python: str = "") -> Task:
-    """Load a task. `folder`: the study's folder, "" for a built-in study. python: the interpreter of a user's function.
+    """Load a task.
 
-    Raises UserError if the name is unknown or the function cannot be imported.
+    folder: the study's folder; "" for a built-in study.
+    python: the interpreter of a user's function; "" for this program's interpreter.
+
+    Raises UserError if the name is unknown or the task cannot be imported.
     """
     named = named_tasks()
     if name not in named and ":" not in name:
@@ -69,12 +76,12 @@ def load_task(name: str, folder: str = "", python: str = "") -> Task:
 
 
 def task_of(spec: RunSpec) -> Task:
-    """The task that trains a run. Raises UserError if it cannot be loaded."""
+    """Load the task that trains a run. Raises UserError if it cannot be loaded."""
     return load_task(spec.task, spec.folder, spec.python).with_settings(spec.config, spec.trainer)
 
 
 def validated(task: Task, spec: RunSpec) -> TaskConfig:
-    """The run's settings. Raises UserError for settings that another version queued."""
+    """Return the validated settings of a run. Raises UserError if this version does not know one of the settings."""
     try:
         return task.config_type.from_mapping(spec.config)
     except ValidationError as error:
@@ -89,7 +96,7 @@ def validated(task: Task, spec: RunSpec) -> TaskConfig:
 
 
 def trains_apart(name: str) -> bool:
-    """Return whether a task trains in a process of its own, so that the run's process needs no torch."""
+    """Return whether a task trains in a separate process, so that the child process needs no torch."""
     return name == "command" or ":" in name
 
 
@@ -97,7 +104,7 @@ _functions: dict[tuple[str, str, str], tuple[Any, FunctionTask, TrainerProcess]]
 
 
 def _function(name: str, folder: str, python: str) -> FunctionTask:
-    """The function of that name, in the process that it has, or in a new one after an edit of its code."""
+    """Return the task of a user's function. If the function's code was edited, its process is started again."""
     key = (name, folder, python)
     if key in _functions:
         state, task, process = _functions[key]

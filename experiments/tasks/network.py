@@ -1,4 +1,4 @@
-"""Requirements of a built-in network before training: memory, disk space, vocabulary; settings of evaluations.
+"""Predict the memory, disk space and vocabulary sizes of a built-in network, and list the settings of its evaluations.
 
 Imports no torch.
 """
@@ -25,9 +25,9 @@ OF_WEIGHTS = ("checkpoint", "precision", "checkpoint_steps", "eval_steps")
 
 
 def evaluation_settings(config: RunConfig) -> dict[str, Any]:
-    """The settings that identify an evaluation: `config.evaluation` without its sets.
+    """Return the settings that identify an evaluation: `config.evaluation` without its sets.
 
-    The spacing of checkpoints is included only if it decides the weights.
+    The spacing of checkpoints is included only if the evaluated weights depend on it.
     """
     settings = config.evaluation.model_dump(mode="json", exclude={"sets"})
     for name in UNNAMED_AT_DEFAULT:
@@ -43,41 +43,45 @@ def evaluation_settings(config: RunConfig) -> dict[str, Any]:
 # --- Predict the memory and disk space of a training from its configuration
 
 
-TYPICAL_LENGTH = 28  # pieces of a sentence if no corpus was measured
-# The same by other `data.units` than parts of words: of newstest2013, English and German together.
+TYPICAL_LENGTH = 28  # word pieces of a sentence, used until a corpus has been measured
+# Typical lengths for other `data.units`, measured on newstest2013 in English and German.
 TYPICAL_LENGTHS = {"word": 18, "char": 118, "byte": 119}
-MICRO_BATCH_TOKENS = {"cpu": 4096, "cuda": 32768}  # padded positions per side of one forward and backward pass
-# Places of a batch over its tokens, where it is padded to one of few shapes. `python -m benchmarks.padding` gives 1.17
-# for multi30k at 25,000 tokens.
+MICRO_BATCH_TOKENS = {"cpu": 4096, "cuda": 32768}  # maximum positions per side of one forward and backward pass
+# Positions of a batch per token. On a GPU, batches are padded to one of a few shapes. `python -m benchmarks.padding`
+# measures 1.17 for multi30k with 25,000 tokens.
 PADDED = {"cpu": 1.0, "cuda": 1.2}
-# Tokens whose logits, or gradients of logits, exist at once (experiments/training/loss.py): two chunks that wait for
-# one product; on a GPU also the logits of the present chunk.
+# Number of tokens whose logits, or gradients of logits, exist at the same time (experiments/training/loss.py). Two
+# chunks wait for one matrix product. On a GPU, the logits of the present chunk exist too.
 LOGIT_TOKENS = {"cpu": 2 * 512, "cuda": 3 * 8192}
-PROCESS_BYTES = {"cpu": 295e6, "cuda": 700e6}  # torch itself in main memory; on a GPU a CUDA context and its kernels
-# Heap bytes per byte of activations: gradients of the backward pass exist at the same time, and the block sizes of a
-# step leave gaps that do not fit the next one's. glibc places new kernels of bf16 products in between, which keeps
-# gaps separate.
+PROCESS_BYTES = {"cpu": 295e6, "cuda": 700e6}  # main memory of torch; GPU memory of the CUDA context and its kernels
+# Bytes of the heap per byte of activations. The gradients of the backward pass exist at the same time as activations,
+# and the freed blocks of a step leave gaps that do not fit the blocks of the next step. With glibc, new kernels of bf16
+# products are placed between blocks, so that gaps cannot be merged.
 HEAP, HEAP_AMONG_KERNELS = 1.8, {"glibc": 4.3, "tcmalloc": 1.8}
-# Kernels of bf16 products, by shape. A training on padded shapes has up to 1,900 (experiments/device.py lets oneDNN
-# keep 2,048) but a smaller heap: in all, multi30k's model held 1.35 GB with glibc, of 1.55 GB predicted. A processor
-# without instructions for bf16 has none: the demo's model held 0.35 GB in bf16 as in fp32.
+# Number of kernels for bf16 products, with one kernel per shape. A training on padded shapes has up to 1,900 kernels
+# (experiments/device.py lets oneDNN cache 2,048), but a smaller heap: multi30k's model used 1.35 GB with glibc, and the
+# prediction was 1.55 GB. A processor without instructions for bf16 has no such kernels: the demo's model used 0.35 GB
+# in bf16 and in fp32.
 KERNELS = 1024
 KERNEL_BYTES = {"glibc": 0.5e6, "tcmalloc": 0.35e6}
 WEIGHT_BYTES, NARROW_BYTES = 4, 2
 
 
 def state_numbers(config: ModelConfig, vocab_sizes: tuple[int, int], training: TrainingConfig) -> float:
-    """Numbers that the optimizer keeps per parameter: 2 for Adam."""
+    """Return how many numbers the optimizer stores per parameter, such as 2 for Adam."""
     if training.optimizer != "muon":
         return state_per_weight(training)
-    # Muon keeps one for matrices of the layers; vectors are few
+    # Muon stores one number per weight in matrices of the layers. The vectors of the layers are counted as matrices.
     total = count.num_params(config, *vocab_sizes)
     layers = count.num_params(config, 1, 1)
     return state_per_weight(training, layers / total)
 
 
 def _state_bytes(kind: str, state: float) -> float:
-    """Per parameter: itself, its gradient and the optimizer's state in fp32; in main memory also the copy to save."""
+    """Return the bytes per parameter for the parameter, its gradient and the optimizer's state in fp32.
+
+    On a processor, the result includes the copy of parameter and state that is made for a checkpoint.
+    """
     return WEIGHT_BYTES * (2 + state + (1 + state if kind == "cpu" else 0))
 
 
@@ -93,14 +97,20 @@ def memory_bytes(
     kernels: bool = True,
     graphs: bool = False,
 ) -> float:
-    """Predicted peak memory of a training on a "cpu" or a "cuda" device; on a GPU for fp32, and bf16 needs less.
+    """Predict the peak memory of a training in bytes.
 
-    state·params + activations of a micro-batch + logits of waiting chunks + the process itself.
-    On a processor the heap is larger than its live part. length: pieces of a sentence. state: numbers that the
-    optimizer keeps per parameter (`state_numbers`). kernels: whether bf16 products have some, as they do on a processor
-    with instructions for bf16. graphs: whether a GPU captures the passes as CUDA graphs (`training.graphs`). Their
-    memory pool holds a second pass of the largest shape: all graphs share it, and one is replayed at a time. Two more
-    sets of gradients hold the results of a captured pass and those that are compared with it.
+    The prediction is the sum of the parameters with their gradients and optimizer state, the activations of a
+    micro-batch, the logits that exist at the same time, and the memory of the process. On a processor, the heap is
+    larger than the allocated blocks. On a GPU, the prediction is for fp32; bf16 needs less.
+
+    kind: "cpu" or "cuda".
+    heap: the memory allocator, "glibc" or "tcmalloc".
+    length: word pieces of a sentence.
+    state: numbers that the optimizer stores per parameter (`state_numbers`).
+    kernels: whether bf16 products need a kernel per shape. This is so on a processor with instructions for bf16.
+    graphs: whether a GPU records the passes as CUDA graphs (`training.graphs`). The graphs share a memory pool, which
+        holds a second pass of the largest shape. Two further sets of gradients are needed: the results of a recorded
+        pass, and the gradients that are compared with them.
     """
     params = count.num_params(config, *vocab_sizes)
     tokens = min(tokens_per_batch, MICRO_BATCH_TOKENS[kind])
@@ -122,23 +132,29 @@ def memory_bytes(
 
 @functools.cache
 def heap_here() -> str:
-    """The allocator of children on this machine."""
+    """Return the memory allocator of children on this machine, "tcmalloc" or "glibc"."""
     return "tcmalloc" if allocates_by_tcmalloc() else "glibc"
 
 
 def disk_bytes(num_params: int, keep_checkpoints: int, state: float = 2) -> float:
-    """Disk space of a finished training: weights, and its checkpoints until `ablations forget --checkpoints`."""
+    """Predict the disk space of a finished training in bytes: its weights and checkpoints.
+
+    `ablations forget --checkpoints` removes the checkpoints.
+    """
     return float(num_params * WEIGHT_BYTES * (1 + (1 + state) * keep_checkpoints))
 
 
-# --- The sizes of vocabularies that the text decides, without a prepared corpus
+# --- The sizes of vocabularies that depend on the text, before the corpus is prepared
 
 
-_known: dict[str, tuple[int, int]] = {}  # in this process
+_known: dict[str, tuple[int, int]] = {}  # cache of this process: digest → sizes
 
 
 def sizes_by_text(corpus: Corpus, data: DataConfig, shared: bool) -> tuple[int, int]:
-    """Pieces of source and target, the special symbols counted. Learns the tokenizers once for each content."""
+    """Return the source and target vocabulary sizes, special symbols included.
+
+    The tokenizers are learnt once for each content of a corpus; the sizes are cached.
+    """
     if data.units == "byte":
         return SIZE, SIZE
     key = digest([corpus.training_digest(), tokenizer_settings(data, shared)])

@@ -1,7 +1,7 @@
-"""Tasks that train a network of model/ on an encoded corpus: translation, and those of extras.
+"""The base class of tasks that train a network of model/ on an encoded corpus, such as translation.
 
-The planning half imports no torch; training and evaluation do. A task defines the origin of its text (`corpus`), and
-what is evaluated. network.py predicts the memory and disk space that a training needs.
+A subclass defines the corpus (`corpus`) and the parts of its evaluations. The methods for planning import no torch;
+training and evaluation import it. network.py predicts the memory and disk space of a training.
 """
 
 import functools
@@ -47,18 +47,21 @@ if TYPE_CHECKING:
 
 
 def _abilities(config: RunConfig, kind: str, trained: bool) -> list[Ability]:
-    """Return the devices' ability for each precision that a run still needs. trained: the run is only scored."""
+    """Return the ability of the devices for each precision that a run needs.
+
+    trained: whether the run is trained already and is only scored.
+    """
     asked = [config.evaluation.precision, *([] if trained else [config.training.precision])]
     return [ability(precision, kind) for precision in dict.fromkeys(asked)]
 
 
 def _shared(config: RunConfig) -> bool:
-    """Return whether both sides have one vocabulary; a language model has one side."""
+    """Return whether both sides share one vocabulary. This includes language models, which have one side."""
     return config.model.shared_vocabulary or not config.needs_encoder
 
 
 class NetworkTask(Task):
-    """A task whose network model/ computes, trained on an encoded corpus."""
+    """A task that trains a network of model/ on an encoded corpus."""
 
     def packages(self) -> tuple[str, ...]:
         return (*PACKAGES, *(super().packages() or ()))
@@ -69,26 +72,26 @@ class NetworkTask(Task):
 
     @abstractmethod
     def corpus(self, config: Any) -> Corpus:
-        """The corpus of a configuration, found by file names. Raises UserError."""
+        """Return the corpus of a configuration. Raises UserError if its files are not found."""
 
     @abstractmethod
     def check_batches(self, config: Any, encoded: EncodedCorpus) -> None:
-        """Raises UserError for a training set that cannot be batched, before any run starts."""
+        """Raise UserError if the training set cannot be packed into batches."""
 
     def typical_length(self, config: Any) -> int:
-        """Pieces of a sentence, before a corpus is measured."""
+        """Return the typical length of a sentence in tokens, which predictions use before a corpus is measured."""
         return TYPICAL_LENGTHS.get(config.data.units, TYPICAL_LENGTH)
 
     def evaluation_settings(self, config: Any) -> dict[str, Any]:
-        """The settings of each evaluation."""
+        """Return the settings that identify the evaluations."""
         return evaluation_settings(config)
 
     def inputs(self, config: RunConfig, store: Path) -> dict[str, str]:
-        """The content of train and dev, or the recipe of a generated corpus."""
+        """Return the digest of the corpus: of the content of train and dev, or of the recipe of a generated corpus."""
         return {"corpus": self.corpus(config).training_digest(store / "corpora")}
 
     def evaluations(self, config: RunConfig, store: Path) -> list[EvaluationSpec]:
-        """One per set, with its settings in full; the spacing of checkpoints only where it decides the weights."""
+        """Return one evaluation per set, with all settings that identify it."""
         corpus, settings = self.corpus(config), self.evaluation_settings(config)
         return [
             EvaluationSpec(name, settings, {"set": corpus.set_digest(name, store / "corpora")})
@@ -96,29 +99,35 @@ class NetworkTask(Task):
         ]
 
     def vocab_sizes(self, config: RunConfig) -> tuple[int, int]:
-        """Sizes of target and source, as `build_model` and `cost.num_params` take them. Raises errors of the corpus."""
+        """Return the target and source vocabulary sizes, in the order of `build_model` and `cost.num_params`.
+
+        Raises UserError if the corpus cannot be read.
+        """
         source, target = (config.data.vocab_size,) * 2
         if config.data.sized_by_text:
             source, target = sizes_by_text(self.corpus(config), config.data, _shared(config))
         return config.data.target_symbols or target, source
 
     def prepare(self, config: RunConfig, store: Path, progress: Progress) -> dict[str, Any]:
-        """Train the tokenizer and encode the corpus, once; see experiments/data/encoding/prepare.py for the errors."""
+        """Train the tokenizer and encode the corpus, if this has not been done before.
+
+        Raises the errors of experiments/data/encoding/prepare.py.
+        """
         encoded = prepare(self.corpus(config), config.data, _shared(config), store / "corpora", progress)
         self.check_batches(config, encoded)
         return encoded.facts
 
     def encoded(self, config: RunConfig, context: AttemptContext) -> EncodedCorpus:
-        """The encoded corpus of a run."""
+        """Return the encoded corpus of a run."""
         name = encoded_digest(context.spec.inputs["corpus"], config.data, _shared(config))
         return open_encoded(context.store / "corpora", name)
 
     def evaluated(self, config: RunConfig, evaluation: EvaluationSpec, context: AttemptContext) -> EncodedSet:
-        """The evaluated set."""
+        """Return the set that an evaluation decodes and scores, with at most `context.attempt.limit` sentences."""
         return self.encoded(config, context).set(evaluation.set, evaluation.inputs["set"]).first(context.attempt.limit)
 
     def reading(self) -> "CorpusReader":
-        """Return the reader of the encoded corpus for training: by default pairs of lines."""
+        """Return the reader of the encoded corpus for training. The default reads pairs of lines."""
         from experiments.tasks.train_network import PAIRS
 
         return PAIRS
@@ -126,7 +135,7 @@ class NetworkTask(Task):
     def trained(
         self, config: RunConfig, evaluation: EvaluationSpec, weights: Path, context: AttemptContext
     ) -> "Trained":
-        """The evaluated network: of the weights in `weights`, or of an ensemble's members."""
+        """Load the evaluated network from the weights in `weights`, or from the members of an ensemble."""
         from experiments.evaluation.trained import open_trained
         from experiments.tasks.train_network import batches_of
 
@@ -141,7 +150,7 @@ class NetworkTask(Task):
         return train_encoded(config, context, self.encoded(config, context), sizes, self.reading())
 
     def _sizes_here(self, config: RunConfig, context: AttemptContext) -> tuple[int, int]:
-        """`vocab_sizes` where the corpus is prepared: a child needs no corpus."""
+        """Return the target and source vocabulary sizes from the prepared corpus. A child has no other corpus."""
         if not config.data.sized_by_text:
             return self.vocab_sizes(config)
         target = self.encoded(config, context).facts["vocab_size"]["target"]
@@ -153,24 +162,24 @@ class NetworkTask(Task):
         return None if added is None else unchanged + added.params
 
     def planned_network(self, config: RunConfig) -> PlannedNetwork:
-        """The network of a run before it is changed. Raises errors of the corpus."""
+        """Return the network of a run before network changes. Raises UserError if the corpus cannot be read."""
         length = self.typical_length(config)
         return PlannedNetwork(config.model, self.vocab_sizes(config), (length, length if config.model.encoder else 0))
 
     def _added(self, config: RunConfig) -> Added | None:
-        """Return what the network changes add before training; None if it is unknown."""
+        """Return the parameters and operations that network changes add before training; None if unknown."""
         params, flops = 0, 0.0
         for name, value in changes_of(config).items():
             try:
                 added = config.network_changes[name].added(value, self.planned_network(config))
-            except UserError:  # `network_preflight` says why
+            except UserError:  # `network_preflight` reports the reason
                 return None
             params += added.params
             flops += added.flops
         return Added(params, flops)
 
     def network_preflight(self, config: RunConfig) -> list[UserError]:
-        """Reasons why changes of the network do not fit it."""
+        """Return the reasons why network changes do not fit the network."""
         found = []
         for name in {**changes_of(config), **changes_of(config.evaluation)}:
             values = getattr(config, name), getattr(config.evaluation, name)
@@ -201,7 +210,7 @@ class NetworkTask(Task):
         return memory_bytes(config.model, sizes, tokens, kind, precision, heap, length, state, kernels, graphs)
 
     def least_memory_bytes(self, config: RunConfig, kind: str, *, limited: bool = False) -> float:
-        """Without kernels of narrow products on a processor: a short training has few."""
+        """Predict the peak memory with the smallest micro-batch in fp32, and so without kernels for bf16 products."""
         if kind == "cpu" and not limited:
             return self.memory_bytes(config, kind)
         sizes, tokens = self.vocab_sizes(config), SMALLEST_MICRO_BATCH

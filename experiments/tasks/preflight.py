@@ -1,4 +1,4 @@
-"""Find reasons why a run cannot be trained or scored, from settings, corpus and devices. Imports no torch."""
+"""Find the reasons why a run cannot be trained or scored, in its settings, corpus and devices. Imports no torch."""
 
 import functools
 import json
@@ -25,13 +25,14 @@ from experiments.identity import digest
 from experiments.processes.processor import has_bf16
 from experiments.store.user_cache import UserCache
 
-BUILTIN_PIECES = 3000  # more than a built-in corpus of any size allows: 2,467 of 20,000 pairs, 2,811 of version 2
-MOST_ALPHA = 50.0  # ((5 + |Y|) / 6)^alpha of longer outputs would be more than a double holds
+# A larger vocabulary than any built-in corpus allows. 20,000 pairs allow 2,467 word pieces, and 2,811 in version 2.
+BUILTIN_PIECES = 3000
+MOST_ALPHA = 50.0  # with a larger alpha, ((5 + |Y|) / 6)^alpha of long outputs would exceed the range of a double
 _CORPUS = "a corpus of your own with --corpus DIR"
 
 
 def of_settings(training: TrainingConfig, evaluation: EvaluationConfig) -> Iterator[UserError]:
-    """Choices among checkpoints that this training does not keep; scores that overflow."""
+    """Yield an error for each choice of checkpoints that the training does not save, and for scores that overflow."""
     steps, every = training.train_steps, training.checkpoint_steps
     choice, _, number = evaluation.checkpoint.partition(":")
     there = steps // every + (steps % every > 0)
@@ -60,7 +61,7 @@ def of_settings(training: TrainingConfig, evaluation: EvaluationConfig) -> Itera
 
 
 def of_builtin(data: DataConfig) -> Iterator[UserError]:
-    """A vocabulary larger than a generated corpus of any size fills."""
+    """Yield an error if the vocabulary is larger than any generated corpus allows."""
     if data.corpus == "builtin" and not data.sized_by_text and data.vocab_size > BUILTIN_PIECES:
         yield NeedsCorpus(
             f"data.vocab_size = {data.vocab_size} is more than the built-in corpus allows, whatever its size (fewer "
@@ -69,9 +70,12 @@ def of_builtin(data: DataConfig) -> Iterator[UserError]:
 
 
 def of_corpus(config: RunConfig, corpus: Corpus, root: Path) -> Iterator[UserError]:
-    """A vocabulary that the text cannot fill, pairs that fit no batch, lines beyond a learned position table.
+    """Yield an error for each setting that does not fit the corpus.
 
-    root: folder of prepared corpora.
+    The vocabulary may be too large for the text, a pair may be too long for a batch, or a line may be too long for a
+    learned position table.
+
+    root: the folder of prepared corpora.
     """
     data, tokens, model = config.data, config.training.tokens_per_batch, config.model
     if too_large := list(of_builtin(data)):
@@ -102,29 +106,31 @@ def of_corpus(config: RunConfig, corpus: Corpus, root: Path) -> Iterator[UserErr
             )
 
 
-# --- The longest sentences of a corpus in pieces, without a prepared corpus
-# Up to LOOKED_AT pairs are prepared in a temporary folder, which is exact and takes seconds, once for a user. Of more
-# `prepare` itself decides, before anything is queued.
+# --- The longest sentences of a corpus in word pieces, before the corpus is prepared
+# A corpus of at most LOOKED_AT pairs is prepared in a temporary folder. This gives exact lengths and takes seconds. The
+# result is cached for the user. A larger corpus is checked when `Task.prepare` prepares it.
 
 
-LOOKED_AT = 50_000  # pairs
+LOOKED_AT = 50_000  # maximum number of pairs
 
 
 @dataclass(frozen=True)
 class Lengths:
-    """Pieces of the longest sentence, EOS counted."""
+    """The lengths of the longest sentences in word pieces, EOS counted."""
 
-    longest_pair: int
-    longest_of: Mapping[str, int]  # by evaluated set
+    longest_pair: int  # in the training set
+    longest_of: Mapping[str, int]  # evaluated set → length
 
 
-_known: dict[tuple[object, ...], Lengths | UserError] = {}  # in this process: the rows of a table share them
+_known: dict[tuple[object, ...], Lengths | UserError] = {}  # cache of this process, which the rows of a table share
 
 
 def longest(corpus: Corpus, data: DataConfig, shared: bool, root: Path) -> Lengths:
-    """The longest sentences of a corpus; of a large one 0. Raises UserError as `prepare` does.
+    """Return the lengths of a corpus's longest sentences; zeros for a large corpus that is not prepared.
 
     root: the folder of prepared corpora.
+
+    Raises UserError as `prepare` does.
     """
     name = encoded_digest(corpus.training_digest(root), data, shared)
     digests = {each: corpus.set_digest(each, root) for each in corpus.sets}
@@ -134,7 +140,7 @@ def longest(corpus: Corpus, data: DataConfig, shared: bool, root: Path) -> Lengt
         return Lengths(encoded.longest("train"), sets)
 
     def measured() -> Lengths:
-        """Prepare the corpus in a temporary folder and return its lengths; zeros if the corpus is too large."""
+        """Prepare the corpus in a temporary folder and return its lengths. Return zeros if the corpus is large."""
         if corpus.check(root)["train"] > LOOKED_AT:
             return Lengths(0, dict.fromkeys(digests, 0))
         with tempfile.TemporaryDirectory(prefix="ablations-corpus-") as folder:
@@ -155,7 +161,7 @@ def longest(corpus: Corpus, data: DataConfig, shared: bool, root: Path) -> Lengt
 
 
 def _looked_up(name: str, digests: Mapping[str, str], measure: Callable[[], Lengths]) -> Lengths:
-    """Return lengths from the user's cache, or measure and cache them (a tokenizer takes half a second)."""
+    """Return the lengths from the user's cache, or measure and cache them. Learning a tokenizer takes half a second."""
     key = digest([name, sorted(digests.items()), metadata.version("sentencepiece")])
     with UserCache("lengths-2") as cache:
         found = cache.get(key)
@@ -165,10 +171,10 @@ def _looked_up(name: str, digests: Mapping[str, str], measure: Callable[[], Leng
     return Lengths(**found)
 
 
-# --- Whether this machine's devices compute in a precision, and how: asked of torch in a process of its own
+# --- Find out in a separate process, which imports torch, whether the devices compute in a precision
 
 
-PATIENCE_S = 120.0  # torch's import on a busy machine or from a network disk
+PATIENCE_S = 120.0  # time limit; importing torch is slow on a busy machine or from a network disk
 _ASK = """
 import ablations  # puts the folder of model, experiments and reports on the import path
 import json
@@ -188,17 +194,19 @@ except UserError as error:
 
 
 class Ability(NamedTuple):
-    """Ability of a kind of devices to compute in a precision; GPUs that torch does not see have none."""
+    """Whether the devices of a kind can compute in a precision."""
 
-    refused: str = ""  # why they do not compute in it
-    slow: bool = False  # they compute it without instructions for it
+    refused: str = ""  # the reason why the devices cannot compute in the precision; "" if they can or it is unknown
+    slow: bool = False  # whether the devices emulate the precision without instructions for it
 
 
 def ability(precision: PrecisionChoice, kind: str) -> Ability:
-    """Return the ability of this machine's devices of a kind ("cpu", "cuda") to compute in a precision.
+    """Return the ability of this machine's devices of a kind ("cpu" or "cuda") to compute in a precision.
 
-    Returns `Ability()` also if that is unknown here: a child whose device lacks the precision reports it before it
-    trains. Raises UserError for a bad switch (processes/processor.py).
+    If the ability is unknown, the result is `Ability()`. A child whose device cannot compute in the precision then
+    reports an error before it trains.
+
+    Raises UserError if the environment variables for tests are inconsistent (processes/processor.py).
     """
     if kind == "cpu":
         return Ability(slow=precision == "bf16" and not has_bf16())

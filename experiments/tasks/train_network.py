@@ -1,6 +1,6 @@
-"""Train a network of this program, and describe it for the run's record.
+"""Train a network of model/, and return facts for the run's record.
 
-Only the child imports it: it needs torch.
+Only the child process imports this module, because it imports torch.
 """
 
 import functools
@@ -46,45 +46,54 @@ from model.network import build_model, num_params
 from model.protocol import Network
 
 Lengths = NDArray[np.int64]
-STEPS = 8  # of the training, whose batches a change of the network may read
+STEPS = 8  # number of training steps whose batches a network change may read
 
 
 class BatchSource(Protocol):
-    """Step (from 1) → micro-batches, a pure function of (seed, step)."""
+    """A function from a step (the first step is 1) to its micro-batches. It depends only on the seed and the step."""
 
     def __call__(self, step: int) -> list[Batch[Tensor]]: ...
 
     def trained_on(self, steps: int) -> tuple[Lengths, Lengths, Lengths]:
-        """For the first `steps` updates of all ranks: how often each pair occurs, source lengths, target lengths."""
+        """Return three numbers for each pair: its uses in the first `steps` updates, its source and target length.
+
+        The uses are those of all ranks together.
+        """
 
     def describe(self) -> dict[str, Any]:
-        """Facts for the record."""
+        """Return facts for the record."""
 
     @property
     def pinned(self) -> dict[str, Any]:
-        """Return how a step is divided and padded, for later attempts."""
+        """The values with which later attempts divide and pad a step in the same way."""
 
 
 def first_batches(batches: BatchSource) -> Iterator[Batch[Tensor]]:
-    """The batches of the first STEPS steps."""
+    """Yield the micro-batches of the first STEPS steps."""
     return (batch for step in range(1, STEPS + 1) for batch in batches(step))
 
 
 class Material(NamedTuple):
-    """The data that a network is trained on."""
+    """The data that a network is trained on.
 
-    batches: Callable[[tuple[int, int]], BatchSource]  # of (rank, ranks)
-    dev: Callable[[Network, Device], Callable[[int], Mapping[str, float]]]  # measures dev during the training
-    data: Mapping[str, Any]  # facts for the record
-    files: Mapping[str, bytes]  # go beside the final weights: tokenizers
+    batches: function from (rank, number of ranks) to the source of batches.
+    dev: function that returns a callback. The callback is called with the step, and measures metrics on dev.
+    data: facts for the record.
+    files: name → content of the files to store with the final weights, such as tokenizers.
+    """
+
+    batches: Callable[[tuple[int, int]], BatchSource]
+    dev: Callable[[Network, Device], Callable[[int], Mapping[str, float]]]
+    data: Mapping[str, Any]
+    files: Mapping[str, bytes]
 
 
 def train_network(
     config: RunConfig, context: AttemptContext, material: Material, vocab_sizes: tuple[int, int]
 ) -> dict[str, Any]:
-    """Train to the end, alone or with the other ranks; returns the facts of the run's record.
+    """Train to the end, together with the other ranks if there are any. Return facts for the run's record.
 
-    vocab_sizes: target and source.
+    vocab_sizes: target and source vocabulary sizes.
     """
     precision = context.attempt.pinned.get("precision", config.training.precision)
     device = Device.open(context.device, precision, deterministic=config.training.deterministic, rank=context.rank)
@@ -130,7 +139,7 @@ def train_network(
 def _use_threads(
     config: RunConfig, context: AttemptContext, model: Network, batches: BatchSource, device: Device
 ) -> int:
-    """Let the training use as many threads as are fastest, or as its first attempt did; returns their number."""
+    """Set and return torch's number of threads: that of the first attempt, or else the fastest number."""
     if threads := context.attempt.pinned.get("training_threads"):
         torch.set_num_threads(threads)
         return int(threads)
@@ -146,9 +155,9 @@ def _use_threads(
 
 
 def compiles(settings: TrainingConfig, gpu: bool) -> bool:
-    """Return whether the layers are compiled, on a GPU or on a processor.
+    """Return whether the layers are compiled. gpu: whether the device is a GPU.
 
-    A plan has replaced "auto"; without one, nothing is compiled.
+    The plan replaces "auto" by another value. If the value is still "auto", nothing is compiled.
     """
     return settings.compile is True or (settings.compile == "cuda" and gpu)
 
@@ -160,10 +169,12 @@ def _trained_on(
     steps: tuple[int, int],
     added: Sequence[Callable[[Any, Any], Any]],
 ) -> dict[str, Any]:
-    """Tokens and operations of a training, from the lengths that it used (model/cost.py has the formula).
+    """Return the numbers of tokens and floating-point operations of a training.
 
-    steps: the first steps of a branch, which its parent run trained (they are not counted here), and the last step.
-    added: functions that give the operations that changes of the network add (`NetworkChange.operations`).
+    The operations are computed from the lengths of all pairs that were used (model/cost.py has the formula).
+
+    steps: the last step of the parent run (0 if there is none), and the last step. Only the steps between are counted.
+    added: functions that return the operations that network changes add (`NetworkChange.operations`).
     """
     shared, last = steps
 
@@ -189,10 +200,10 @@ def _trained_on(
 
 
 class CorpusReader(NamedTuple):
-    """Reader of an encoded corpus for training."""
+    """Functions that read an encoded corpus for a training. They make `Material.batches` and `Material.dev`."""
 
     batches: Callable[[RunConfig, AttemptContext, Sides, tuple[int, int]], BatchSource]
-    dev: Callable[[RunConfig, Network, EncodedCorpus, Device], Callable[[int], dict[str, float]]]  # see `Material.dev`
+    dev: Callable[[RunConfig, Network, EncodedCorpus, Device], Callable[[int], dict[str, float]]]
 
 
 def train_encoded(
@@ -202,7 +213,10 @@ def train_encoded(
     vocab_sizes: tuple[int, int],
     reading: CorpusReader,
 ) -> dict[str, Any]:
-    """Train to the end; returns the facts of the run's record. The arguments are those of `train_network`."""
+    """Train on an encoded corpus to the end. Return facts for the run's record.
+
+    vocab_sizes: target and source vocabulary sizes.
+    """
     names = encoded.facts["tokenizer"]["sha256"]
     material = Material(
         batches=lambda share: reading.batches(config, context, encoded.train, share),
@@ -216,14 +230,16 @@ def train_encoded(
 def batches_of(
     config: RunConfig, context: AttemptContext, encoded: EncodedCorpus, reading: CorpusReader
 ) -> Iterator[Batch[Tensor]]:
-    """The first batches of a training, for changes of the trained network."""
+    """Yield the first batches of a training, which changes of the trained network may read."""
     return first_batches(reading.batches(config, context, encoded.train, (0, 1)))
 
 
 def to_tensors(batch: Batch[NDArray[np.int64]], *, pin: bool = False, rows: int = 0) -> Batch[Tensor]:
-    """The same batch as int64 tensors; `pin`: in pinned memory, from which a GPU copies without waiting.
+    """Return a batch as int64 tensors.
 
-    rows: of the loss, filled up with padding as far as there is some.
+    pin: use pinned memory, which is copied to a GPU asynchronously.
+    rows: the number of target positions for which the loss is computed. If the batch has fewer target tokens, positions
+        of padding are added.
     """
     arrays = (batch.source, batch.target_input, batch.target_output)
     source, read, predicted = (torch.from_numpy(array) for array in arrays)
@@ -233,27 +249,31 @@ def to_tensors(batch: Batch[NDArray[np.int64]], *, pin: bool = False, rows: int 
     return Batch(source, read, predicted, batch.num_source_tokens, batch.num_target_tokens, real)
 
 
-# --- Batches of pairs by step, and perplexity on dev during training
+# --- Batches of pairs for each step, and the perplexity on dev during training
 
 
-# The share of padding above which smaller micro-batches, of more even lengths, are tried, down to so many places
-# (the least padded are taken): below those a GPU waits for launches, less so where layers are compiled.
+# While the share of padding is larger than TIGHT, smaller micro-batches are tried, because their sentences have more
+# similar lengths. Micro-batches of FEWEST_TOKENS positions or less are not halved. With compiled layers, TIGHT_COMPILED
+# and FEWEST_COMPILED are used.
 TIGHT, FEWEST_TOKENS = 0.07, 8192
 TIGHT_COMPILED, FEWEST_COMPILED = 0.12, 4096
-# Padding that few shapes may add. On a processor they save only kernels. Measured on an AMD EPYC without AMX: multi30k
-# 5.3 and 8.1 %, as fast (kernels took 4 % of the time); German news 4.5 and 15.1 %, which would cost more than kernels.
-# On a GPU they also save the processor's work for products of new shapes, of which an H100 waited for more than half of
-# a step.
+# The share of padding that the use of few shapes may add. On a processor, few shapes only save the time to build
+# kernels. On an AMD EPYC without AMX, few shapes increase the padding of multi30k from 5.3 % to 8.1 %; the training was
+# equally fast, and kernels took 4 % of the time. They increase the padding of German news from 4.5 % to 15.1 %, which
+# takes longer than building kernels. On a GPU, few shapes also save work of the processor for products of new shapes.
+# An H100 waited for this work during more than half of a step.
 MORE_PADDING = {"cpu": 0.04, "cuda": 0.15}
-DESCRIBED = 500  # batches over which padding is measured, of an epoch to which no shapes were fitted
+DESCRIBED = 500  # maximum number of batches for measuring the padding; shapes are not fitted to these batches
 
 
 class Batches:
-    """The trainer's source of batches: step (from 1) → micro-batches, a pure function of (seed, step).
+    """The source of batches for pairs of lines (see `BatchSource`).
 
-    share: (rank, ranks) of the processes that train together; each gets its part of every batch. With
-    `training.compile`, and on a GPU and on a processor in bf16 if that adds little padding, micro-batches are padded to
-    one of a few shapes. The first attempt chooses; later ones keep its micro-batches and shapes.
+    Micro-batches are padded to one of a few shapes in two cases: with compiled layers, and, if this adds little
+    padding, on a GPU or in bf16 on a processor. The first attempt chooses the size and the shapes of micro-batches.
+    Later attempts use the same values.
+
+    share: (rank, number of ranks). Each rank gets its share of every batch.
     """
 
     def __init__(
@@ -277,17 +297,17 @@ class Batches:
         self.max_tokens, self._padding = most, self._measured_padding(most, self._shapes)
 
     def _choose(self, config: RunConfig, context: AttemptContext, most: int) -> None:
-        """Choose the size of micro-batches, at most `most` places per side, and their shapes."""
+        """Choose the shapes of micro-batches and their size, which is at most `most` positions per side."""
         gpu = self._kind == "cuda"
         compiled = compiles(config.training, gpu)
         few = compiled or (not config.model.not_compiled() and (gpu or _builds_kernels(config, context)))
-        # A GPU gets the whole step at once: two small micro-batches are twice the launches for a little less padding.
+        # Do not split steps further on a GPU: twice as many kernel launches would cost more than the padding.
         whole = gpu or "micro_batch_tokens" in context.attempt.pinned
         sizes = [most] if whole else _halves(most, FEWEST_COMPILED if compiled else FEWEST_TOKENS)
         self.max_tokens, self._padding = most, 1.0
         for tokens in sizes:
             if most > tokens >= LARGEST_UNCUT * config.training.tokens_per_batch:
-                continue  # cuts no batch either
+                continue  # this size splits no batch, like the larger sizes
             cut = functools.partial(self._all_parts, max_tokens=tokens)
             shapes = Shapes.fitted(self._plan, cut, spare=SPARE_ROWS if gpu else 0.0) if few else None
             padding = self._measured_padding(tokens, shapes)
@@ -295,30 +315,34 @@ class Batches:
                 free = self._measured_padding(tokens, None)
                 if padding > free + MORE_PADDING[self._kind]:
                     shapes, padding = None, free
-            if padding < self._padding:  # smaller ones may be worse: a batch that is just cut in two fits less well
+            if padding < self._padding:  # smaller micro-batches may have more padding
                 self.max_tokens, self._shapes, self._padding = tokens, shapes, padding
             if padding <= (TIGHT_COMPILED if compiled else TIGHT):
                 break
 
     @property
     def pinned(self) -> dict[str, Any]:
-        """Return the values that give later attempts the same micro-batches. Without shapes, padding is minimal."""
+        """The size and the shapes of micro-batches, for later attempts. [] if micro-batches have no fixed shapes."""
         shapes = self._shapes.shapes if self._shapes else []
         return {"micro_batch_tokens": self.max_tokens, "shapes": [list(shape) for shape in shapes]}
 
     def __call__(self, step: int) -> list[Batch[Tensor]]:
         parts = self._parts(self._plan.batch(step - 1), self._share, self.max_tokens, self._shapes)
         gpu = self._kind == "cuda"
-        # No part of a step has more labels than a batch may have tokens, so a shape fixes the loss's number of rows.
+        # A micro-batch has at most as many target tokens as a batch may have. With a fixed shape, the loss is therefore
+        # computed for a fixed number of positions.
         rows = self._plan.tokens_per_batch if gpu and self._shapes and self._full_softmax else 0
         return [to_tensors(collate(self._pairs, *part), pin=gpu, rows=rows) for part in parts]
 
     def trained_on(self, steps: int) -> tuple[Indices, Indices, Indices]:
-        """Pairs of the first `steps` updates, of all ranks together: how often each, its source and target pieces."""
+        """Return the uses of each pair in the first `steps` updates of all ranks, and its source and target length."""
         return self._plan.seen(steps), *self._plan.lengths
 
     def describe(self) -> dict[str, Any]:
-        """Facts on rank 0's share of an epoch: the share of padding on both sides, and the number of shapes."""
+        """Return the size of micro-batches, the share of padding on both sides, and the number of shapes.
+
+        The padding is measured on rank 0's share of an epoch.
+        """
         shapes = {"shapes": len(self._shapes.shapes)} if self._shapes else {}
         return {"micro_batch_tokens": self.max_tokens, "padding": round(self._padding, 4), **shapes}
 
@@ -333,20 +357,21 @@ class Batches:
         )
 
     def _all_parts(self, batch: Indices, max_tokens: int) -> list[Indices]:
-        """Micro-batches of all ranks; every rank computes them, so that all ranks have the same shapes."""
+        """Return the micro-batches of all ranks. Each rank computes them, so that all ranks choose the same shapes."""
         ranks = self._share[1]
         return [part for rank in range(ranks) for part in self._cut(batch, (rank, ranks), max_tokens)]
 
     def _cut(self, batch: Indices, share: tuple[int, int], max_tokens: int) -> list[Indices]:
-        """Micro-batches of one rank.
+        """Return the micro-batches of one rank.
 
-        A batch that padding makes a little too large is not cut: many small products would cost more than the padding
-        that a cut avoids.
+        A batch with up to LARGEST_UNCUT times `max_tokens` positions is not split. Passes over several smaller
+        micro-batches would take longer than one pass with more padding.
         """
         source, target = self._plan.lengths
         mine = deal(source, target, batch, share)
         places = len(mine) * max(source[mine].max(initial=0), target[mine].max(initial=0))
-        # One part is sorted as several are: the order of pairs decides on which of them a dropout's bits fall.
+        # `split` also sorts a batch that it does not split. The order of pairs decides which random numbers of dropout
+        # each pair gets.
         return split(source, target, mine, places if places <= LARGEST_UNCUT * max_tokens else max_tokens) or [mine]
 
     def _measured_padding(self, max_tokens: int, shapes: Shapes | None) -> float:
@@ -361,13 +386,13 @@ class Batches:
 
 
 def _builds_kernels(config: RunConfig, context: AttemptContext) -> bool:
-    """Return whether a processor builds kernels for products of each shape: in bf16."""
+    """Return whether a processor builds a kernel for each shape of a product, as it does in bf16."""
     precision = context.attempt.pinned.get("precision", precision_here(config.training.precision))
     return bool(precision == "bf16")
 
 
 def _halves(most: int, fewest: int) -> Iterator[int]:
-    """`most`, half of it, … down to `fewest`; at least `most`."""
+    """Yield `most`, and then halves of it until the last one is at most `fewest`."""
     yield most
     while most > fewest:
         most //= 2
@@ -377,7 +402,7 @@ def _halves(most: int, fewest: int) -> Iterator[int]:
 def dev_perplexity(
     _config: RunConfig, model: Network, encoded: EncodedCorpus, device: Device
 ) -> Callable[[int], dict[str, float]]:
-    """The callback for perplexity during training; dev is read once."""
+    """Return the callback that measures the perplexity on dev during the training. dev is read once."""
     sides = encoded.set("dev").sides.values()
     sources, targets = ([side[i].tolist() for i in range(len(side))] for side in sides)
 

@@ -1,6 +1,7 @@
-"""Translation: parallel text, scored by BLEU and chrF; and its base class, which other tasks on pairs of lines share.
+"""The task `translation`, and the base class of tasks on pairs of lines.
 
-Imports no torch before a part of an evaluation is made.
+The task trains on parallel text, and scores with perplexity, BLEU and chrF. This module imports torch only when a part
+of an evaluation is made.
 """
 
 import contextlib
@@ -35,21 +36,21 @@ TRANSLATE = Use(
     (Path(__file__).parents[1] / "evaluation" / "readmes" / "translate.md").read_text(encoding="utf-8"),
 )  # fmt: skip
 
-# The parts of an evaluation, in the order in which they are made.
+# The parts of an evaluation, in their order
 LIKELIHOOD, DECODE, SCORE = "likelihood", "decode", "score"
 
 
 class SequenceTask(NetworkTask):
-    """A task on pairs of lines, whose outputs are searched, written and scored.
+    """A task on pairs of lines. An evaluation searches the outputs, writes them to a file and scores them.
 
-    Subclasses define the corpus and the scores (`score_outputs`).
+    Subclasses define the corpus (`corpus`) and the scores (`score_outputs`).
     """
 
     evaluation_parts = (LIKELIHOOD, DECODE, SCORE)
     part_reads: Mapping[str, tuple[str, ...]] = {SCORE: (DECODE,)}
     part_settings: Mapping[str, tuple[str, ...]] = {LIKELIHOOD: OF_WEIGHTS, DECODE: (*OF_WEIGHTS, *OF_SEARCH)}
-    outputs_file = "translations.txt"  # in an evaluation's folder: what was decoded, a line each
-    statistics_file = "statistics.npy"  # counts of each sentence
+    outputs_file = "translations.txt"  # decoded outputs in an evaluation's folder, one per line
+    statistics_file = "statistics.npy"  # counts in an evaluation's folder, one row per sentence
     init_stats: tuple[str, ...] = (
         *("entropy_encoder", "entropy_decoder", "entropy_cross", "gradient_norm"),
         *(f"jacobian_{distance}" for distance in (1, 2, 4, 8, 16, 32)),
@@ -61,10 +62,15 @@ class SequenceTask(NetworkTask):
         self, config: Any, evaluation: EvaluationSpec, text: EncodedSet, outputs: Sequence[str], labels: Sequence[str],
         folder: Path,
     ) -> SetScores:  # fmt: skip
-        """Score the decoded outputs; files may go to `folder`. labels: all pieces of the target's vocabulary."""
+        """Score the decoded outputs.
+
+        text: the evaluated set.
+        labels: all tokens of the target vocabulary.
+        folder: a folder for files.
+        """
 
     def scoring(self, config: Any) -> dict[str, Any]:
-        """Settings of `score_outputs` in eval_id, besides (or in place of) those of `config.evaluation`."""
+        """Return the settings of `score_outputs`. They are added to those of `config.evaluation` in eval_id."""
         return {}
 
     def evaluation_settings(self, config: RunConfig) -> dict[str, Any]:
@@ -84,7 +90,7 @@ class SequenceTask(NetworkTask):
     def likelihood(
         self, config: RunConfig, evaluation: EvaluationSpec, weights: Path, folder: Path, context: AttemptContext
     ) -> dict[str, Any]:
-        """The perplexity of the references: of the weights, or of an ensemble's members."""
+        """Measure the perplexity of the references under the trained network or the ensemble."""
         from experiments.evaluation.trained import measure_pairs
 
         trained = self.trained(config, evaluation, weights, context)
@@ -93,7 +99,7 @@ class SequenceTask(NetworkTask):
     def decode(
         self, config: RunConfig, evaluation: EvaluationSpec, weights: Path, folder: Path, context: AttemptContext
     ) -> dict[str, Any]:
-        """Write `outputs_file`."""
+        """Decode the set and write the outputs to `outputs_file`."""
         from experiments.evaluation.trained import decode
 
         trained, text = self.trained(config, evaluation, weights, context), self.evaluated(config, evaluation, context)
@@ -102,7 +108,7 @@ class SequenceTask(NetworkTask):
     def score(
         self, config: RunConfig, evaluation: EvaluationSpec, weights: Path, folder: Path, context: AttemptContext
     ) -> dict[str, Any]:
-        """Score `outputs_file`; reads no weights."""
+        """Score the outputs in `outputs_file`. No weights are read."""
         from experiments.evaluation.trained import load_tokenizers
 
         text = self.evaluated(config, evaluation, context)
@@ -132,6 +138,8 @@ BLEU = Column(
 
 
 class Translation(SequenceTask):
+    """Translation of parallel text."""
+
     name = "translation"
     use = TRANSLATE
     metrics = ("perplexity", "token_accuracy", "bleu", "chrf", "bleu_paper")
@@ -148,7 +156,7 @@ class Translation(SequenceTask):
 
 
 def _target_language(config: RunConfig) -> str:
-    """The target language for the tokenizer of the paper's BLEU; "en" if neither corpus nor settings name one."""
+    """Return the target language, by which the paper's BLEU tokenizes; "en" if neither corpus nor settings name one."""
     with contextlib.suppress(UserError):
         return resolve(config.data).target
     return config.data.target or "en"

@@ -1,17 +1,17 @@
-"""The versions of the numeric parts of this program's own tasks.
+"""The versions of the numeric code of built-in tasks.
 
-Increment a version by hand when the numbers of its part change: finished results then count as made by other code and
-are marked. A change that leaves all numbers as they are needs no new version. tests/unit/experiments/test_versions.py
-fails if numbers have changed without one.
+Increment a version by hand if the numbers that its code computes change. Finished results are then marked as results of
+older code. A change of the code that changes no number needs no new version. tests/unit/experiments/test_versions.py
+fails if numbers have changed and the version has not.
 """
 
 from collections.abc import Mapping
 
-TRAINING = 1  # data, network, loss, optimizer: whatever the weights depend on
-DECODING = 1  # the search for outputs from given weights
-SCORING = 1  # metrics of outputs, and likelihoods from given weights
+TRAINING = 1  # code on which the trained weights depend: data, network, loss, optimizer
+DECODING = 1  # code of the search for outputs
+SCORING = 1  # code of metrics and likelihoods
 
-# The version that a part of an evaluation has.
+# part of an evaluation → name and version of its code
 PARTS: Mapping[str, tuple[str, int]] = {
     "likelihood": ("scoring", SCORING),
     "decode": ("decoding", DECODING),

@@ -1,8 +1,8 @@
-"""The files of a user's code: their digests as a run used them, and those that have changed since.
+"""Record the digests of the files of a user's code that a run used, and find the files that have changed since.
 
-A digest is that of git's blob with the file's content, so that a file in a working copy and in a tree of git compare.
-A large file has the SHA-256 of its content. Paths start at the top of the repository of the study's folder, or at that
-folder if it lies in no repository.
+The digest of a file is that of git's blob with the same content. Files of a working copy and of a tree of git can
+therefore be compared. The digest of a large file is the SHA-256 of its content. Paths are relative to the top folder of
+the repository that contains the study's folder. If there is no repository, they are relative to the study's folder.
 """
 
 import contextlib
@@ -20,19 +20,19 @@ from experiments.store.durable import regular_files
 from experiments.store.spec import FILE
 from experiments.store.trees import archive, blob_digest, planned
 
-EDITED = "edited during the run"  # in place of a digest: equal to no file
-LARGE = 8 << 20  # bytes: from here on content is hashed once and remembered
-MOST_FILES = 1000  # of a linked folder that are recorded one by one
+EDITED = "edited during the run"  # recorded instead of a digest; no file has this digest
+LARGE = 8 << 20  # bytes; the hash of a file of this size or larger is cached in the store
+MOST_FILES = 1000  # if a linked folder has more files, one digest is recorded for all of them
 _SHA256 = "sha256:"
-_CODE = (".py", ".pyc", ".pyi")  # of linked folders: the watcher says which of them a run imported
+_CODE = (".py", ".pyc", ".pyi")  # files that do not count as linked data; the watcher records imported modules
 
-_seen: dict[Path, tuple[tuple[int, ...], str]] = {}  # of this process: path → (stamp, digest)
+_seen: dict[Path, tuple[tuple[int, ...], str]] = {}  # cache of this process: path → (state of the file, digest)
 
 
 def file_digest(path: Path, store: Path | None) -> str:
-    """The digest of a file; "" for one that does not exist or cannot be read.
+    """Return the digest of a file; "" if the file does not exist or cannot be read.
 
-    store: where digests of large files are remembered.
+    store: the store that caches the hashes of large files.
     """
     try:
         state = path.stat()
@@ -53,7 +53,7 @@ def file_digest(path: Path, store: Path | None) -> str:
 
 
 def linked_files(home: Path, links: Sequence[str]) -> dict[str, list[Path]]:
-    """The data that is linked into a run's folder, by entry: all files but Python's."""
+    """Return entry → its files, for the entries that are linked into a run's folder. Python files are left out."""
     found = {}
     for name in links:
         path = home / name
@@ -63,13 +63,16 @@ def linked_files(home: Path, links: Sequence[str]) -> dict[str, list[Path]]:
 
 
 def is_linked_data(name: str, links: Iterable[str]) -> bool:
-    """Return whether a recorded name is of linked data. links: their names from the top."""
+    """Return whether a recorded name belongs to linked data. links: paths of the linked entries from the top folder."""
     inside = any(f"{name.rstrip('/')}/".startswith(f"{link}/") for link in links)
     return inside and not name.endswith(_CODE)
 
 
 def matching(home: Path, globs: Sequence[str], top: Path) -> list[Path]:
-    """The files that the patterns of a study match. Raises UserError for a pattern that leads out of the repository."""
+    """Return the files of the repository that the patterns of a study match.
+
+    Raises UserError if a pattern leads out of the repository.
+    """
     found: dict[Path, None] = {}
     for pattern in globs:
         check_glob(home, pattern, top)
@@ -81,14 +84,14 @@ def matching(home: Path, globs: Sequence[str], top: Path) -> list[Path]:
 
 
 def check_glob(home: Path, pattern: str, top: Path) -> None:
-    """Raises UserError for a pattern that no file of the repository, or of the study's folder, can match."""
+    """Raise UserError if a pattern is empty, absolute, or leads out of the folder `top`."""
     path = Path(os.path.normpath(home / pattern))
     if not pattern or Path(pattern).is_absolute() or not path.is_relative_to(top):
         raise UserError(f'code: "{pattern}" is no pattern of files in {top}: write it from the study\'s folder.')
 
 
 def matches(name: str, pattern: str) -> bool:
-    """Return whether a path matches a pattern of Path.glob: `*` stays in a folder, `**` is any number of folders."""
+    """Return whether a path matches a pattern of Path.glob, in which `**` matches any number of folders."""
     return _matches(name.split("/"), os.path.normpath(pattern).split("/"))
 
 
@@ -101,40 +104,40 @@ def _matches(name: Sequence[str], pattern: Sequence[str]) -> bool:
 
 
 class WorkingCopy:
-    """The files of the working copy."""
+    """The files of the working copy below the folder `top`. store: the store that caches the hashes of large files."""
 
     def __init__(self, top: Path, store: Path | None) -> None:
         self._top, self._store = top, store
 
     def name(self, path: Path) -> str:
-        """The path of a file as it is recorded."""
+        """Return the name under which a file is recorded: its path relative to the top folder."""
         return os.path.relpath(os.path.realpath(path), self._top)
 
     def digest(self, name: str) -> str:
-        """The digest of a file or, for a name with a slash at its end, of a folder's data; "" if it is missing."""
+        """Return the digest of a file; "" if it is missing. A name that ends in a slash is a folder of linked data."""
         path = self._top / name
         if not name.endswith("/"):
             return file_digest(path, self._store)
         if not path.is_dir():
             return ""
         content = {}
-        with Fingerprints(self._store, raw=True) as known:  # many files are hashed once and remembered
+        with Fingerprints(self._store, raw=True) as known:  # caches the hashes, because the folder has many files
             for file in linked_files(path.parent, [path.name])[path.name]:
                 with contextlib.suppress(UserError, OSError):
                     content[os.path.relpath(file, path)] = known.facts(file).sha256 if file.stat().st_size else ""
         return digest(content)
 
     def changed_ns(self, name: str) -> int:
-        """When a file was last changed, in nanoseconds."""
+        """Return the time of the last change of a file (ctime), in nanoseconds."""
         return (self._top / name).stat().st_ctime_ns
 
     def digests(self, files: Iterable[Path]) -> dict[str, str]:
-        """The digests of files that exist, by name."""
+        """Return the digests of the files that exist, by recorded name."""
         found = {self.name(path): file_digest(path, self._store) for path in files}
         return {name: its for name, its in found.items() if its}
 
     def linked(self, home: Path, links: Sequence[str]) -> dict[str, str]:
-        """The digests of linked data, by name: of a folder with many files one for all of them."""
+        """Return the digests of linked data, by recorded name. A folder with many files has one digest."""
         found: dict[str, str] = {}
         for name, files in linked_files(home, links).items():
             place = os.path.relpath(home.resolve() / name, self._top)
@@ -148,9 +151,10 @@ class WorkingCopy:
 
 
 class PlannedTree:
-    """The files of a tree that this process planned (experiments/store/trees.py), and linked data of the working copy.
+    """The files of a tree of git that this process has planned (experiments/store/trees.py), and the linked data.
 
-    links: names of linked entries from the top.
+    copy: the working copy, which contains the linked data.
+    links: paths of the linked entries from the top folder.
     """
 
     def __init__(self, tree: str, copy: WorkingCopy, links: Sequence[str]) -> None:
@@ -159,13 +163,13 @@ class PlannedTree:
         self._objects = {path: name for path, _, name in git.entries(git.nothing, tree)}
 
     def digest(self, name: str) -> str:
-        """The digest of a file; "" if the tree has no such file."""
+        """Return the digest of a file; "" if the tree has no such file."""
         if name.rstrip("/") not in self._objects and any(f"{name}/".startswith(f"{link}/") for link in self._links):
             return self._copy.digest(name)
         return self._objects.get(name, "")
 
     def equals(self, name: str, recorded: str) -> bool:
-        """Return whether a file of the tree has a recorded digest, which may be of a large file."""
+        """Return whether a file has the recorded digest. This also works for the digest of a large file."""
         if recorded.startswith(_SHA256) and name in self._objects:
             content = self._git.git("cat-file", "blob", self._objects[name])
             return recorded == _SHA256 + hashlib.sha256(content).hexdigest()
@@ -173,10 +177,10 @@ class PlannedTree:
 
 
 def as_used(before: Mapping[str, str], copy: WorkingCopy, attempt: Path | None = None) -> dict[str, str]:
-    """The digests of files that a run has used, from those as it began: EDITED for a file that has changed meanwhile.
+    """Return the digests of the files that a run has used. A file that has changed during the run has EDITED.
 
-    A digest "" is of a file that was not known to be used as the run began. attempt: the folder of the run's attempt,
-    whose spec was written just before.
+    before: name → digest when the run began. The digest is "" for a file whose use was not known then.
+    attempt: the folder of the run's attempt. The coordinator wrote its spec just before the run began.
     """
     spec, found = attempt / FILE if attempt else None, dict[str, str]()
     began = spec.stat().st_ctime_ns if spec and spec.is_file() else None
@@ -192,9 +196,10 @@ def as_used(before: Mapping[str, str], copy: WorkingCopy, attempt: Path | None =
 def changed_files(
     recorded: Mapping[str, str], present: "WorkingCopy | PlannedTree", home_then: str | None, home_now: str
 ) -> list[str]:
-    """The recorded files that are other ones now, or that are gone, by their present names.
+    """Return the present names of the recorded files that have changed or are missing.
 
-    home_then, home_now: the study's folder from the top, as recorded (None: not recorded) and at present.
+    home_then: the recorded path of the study's folder from the top folder; None if it was not recorded.
+    home_now: the present path of the study's folder from the top folder.
     """
     names = _present_names(recorded, present, home_then, home_now)
     if isinstance(present, PlannedTree):
@@ -207,10 +212,12 @@ def _present_names(
 ) -> dict[str, str]:
     """Map the recorded names of files to their present names.
 
-    Another study of the same repository may have made the result, or the study's folder was moved or copied. So a file
-    keeps its place relative to the study's folder if it lies there now, else its place in the repository. The files
-    inside the study's folder stay together: they are there if any of them is. A copied folder whose scripts were edited
-    never takes the results of the original for its own.
+    The names may differ, because another study of the same repository may have made the result, or because the study's
+    folder may have been moved or copied. If a file exists at the same path relative to the present study's folder, it
+    has this name. Otherwise, it has its recorded name.
+
+    The files inside the study's folder are treated alike: if one of them exists in the present folder, all of them get
+    names there. Results of a study are therefore not valid for a copy of its folder in which scripts were edited.
     """
     names = {name: name for name in recorded}
     if home_then in (None, home_now):
@@ -223,18 +230,21 @@ def _present_names(
 
 
 def from_home(name: str, home: str) -> str:
-    """A recorded name as a path from the study's folder. home: that folder from the top."""
-    top = "/top" * 50  # deeper than any path that leads out of it
+    """Return a recorded name as a path relative to the study's folder. home: its path from the top folder."""
+    top = "/top" * 50  # a stand-in for the top folder, so deep that no path with ".." leaves the root
     return os.path.relpath(f"{top}/{name}", f"{top}/{home}") + ("/" if name.endswith("/") else "")
 
 
 def _from_top(path: str, home: str) -> str:
-    """The name of a file by its path from the study's folder."""
+    """Return the recorded name of a file from its path relative to the study's folder."""
     return os.path.normpath(os.path.join(home, path)) + ("/" if path.endswith("/") else "")  # noqa: PTH118
 
 
 def archived_digests(store: Path, tree: str, names: Iterable[str] | None, globs: Sequence[str] = ()) -> dict[str, str]:
-    """The digests of files in the store's archive of a tree: of the names, and of those that match patterns."""
+    """Return the digests of files in the store's archive of a tree, by name.
+
+    The files are those with one of the names and those that match one of the patterns.
+    """
     wanted, found = set(names or ()), dict[str, str]()
     with tarfile.open(archive(store, tree)) as packed:
         for member in packed:

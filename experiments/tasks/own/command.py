@@ -1,20 +1,23 @@
 """A trainer that is a shell command: `command = "python train.py --lr {lr}"` in the study. Imports no torch.
 
-The settings are those declared in the study's [base], with their types; a row may set them. `{name}` in the command
-stands for a setting, quoted for the shell (so `'{name}'` is refused). Besides the settings:
+The study declares the settings and their types in [base]; a row may set them. In the command, `{name}` is replaced by
+the value of a setting. The value is quoted for the shell, so `'{name}'` is refused. Further placeholders:
 
-    {bn:--no-bn} a flag, for a setting that is true or false: here the flag is given where it is false
-    {seed}      also in the environment as ABLATIONS_SEED
-    {folder}    stored with the results; a resumed run finds its old content there
-    {metrics}   a file for the metrics, if they are not printed: a JSON object
-    {settings}  a JSON file with all settings by dotted name; {settings.yaml}: a YAML file with all settings, nested;
-                {settings.yaml:FILE}: the content of the YAML file FILE with the settings laid over it
-    {device} {threads}
+    {bn:--no-bn}          a flag for a setting that is true or false; this flag is passed if the setting is false
+    {seed}                the seed, which the environment variable ABLATIONS_SEED also contains
+    {folder}              a folder that is stored with the results; a resumed run finds its files there
+    {metrics}             a file to which the command writes its metrics as a JSON object instead of printing them
+    {settings}            a JSON file with all settings by dotted name
+    {settings.yaml}       a YAML file with all settings, nested
+    {settings.yaml:FILE}  a copy of the YAML file FILE in which the run's settings replace the values
+    {device} {threads}    "cpu" or "cuda", and the number of threads
 
-Metrics are what the study's patterns find in the output (patterns.py), and the last JSON object printed on its own
-line, unless {metrics} names a file. A JSON object with "step" is a point of the training curve. The command runs in the
-study's folder, or, if the study has `links`, in a folder of its own in which these are linked; it receives SIGTERM when
-the run shall stop.
+The study's patterns find metrics in the output (patterns.py). The last JSON object that is printed on one line has
+metrics too, unless the command has the placeholder {metrics}. A JSON object with "step" is a point of the training
+curve.
+
+The command runs in the study's folder. If the study has `links`, it runs in a separate folder that contains links to
+these entries. When the run must stop, the command receives SIGTERM.
 """
 
 import os
@@ -52,9 +55,9 @@ from experiments.tasks.own.shell import (
 )
 from model.strict import StrictModel
 
-LONGEST_WORD = 131_000  # bytes: Linux starts no program with a longer argument (32 pages)
+LONGEST_WORD = 131_000  # maximum length of an argument in bytes; Linux allows 32 pages
 GIVEN = ("seed", "folder", "metrics", "settings", "settings.yaml", "device", "threads")
-WORK = "work"  # in the run's folder: where a command with `links` runs
+WORK = "work"  # name of the folder, inside {folder}, in which a command with `links` runs
 
 
 ROLES = SettingRoles(
@@ -63,12 +66,12 @@ ROLES = SettingRoles(
 
 
 class CommandConfig(TaskConfig):
-    """Created for each study: its settings are those of [base]."""
+    """The base class of a command's configuration. A subclass with the settings of [base] is created for each study."""
 
     model_config = ConfigDict(serialize_by_alias=True)
 
     setting_roles = ROLES
-    placed_in_command: ClassVar[tuple[str, ...]] = ()  # the settings that the study's command has a place for
+    placed_in_command: ClassVar[tuple[str, ...]] = ()  # settings for which the study's command has a placeholder
     task: str = "command"
 
     @model_validator(mode="after")
@@ -83,16 +86,20 @@ class CommandConfig(TaskConfig):
 
 
 class _Declared(OwnTask):
-    """A task whose settings each study declares in its [base]; `base` has those of every study."""
+    """A task whose settings each study declares in its [base].
+
+    base: the configuration type to which the declared settings are added.
+    typed: whether the value of a setting in a row must have the type of its value in [base].
+    """
 
     base: ClassVar[type[TaskConfig]]
-    typed: ClassVar[bool] = True  # whether a row's value has the type of base's
+    typed: ClassVar[bool] = True
 
     def __init__(self, name: str) -> None:
         super().__init__(name, self.base)
 
     def with_settings(self, settings: Mapping[str, Any], trainer: TrainerSpec = NO_TRAINER) -> Self:
-        """This task with the settings of a study, or of a run's configuration."""
+        """Return a copy of this task with the settings of a study or of a run."""
         declared = {name: value for name, value in settings.items() if name not in GIVEN_ELSEWHERE}
         fields = fields_of(declared, self.base, self.typed)
         changed = self.with_trainer(trainer)
@@ -100,16 +107,21 @@ class _Declared(OwnTask):
         return changed
 
     def packages(self) -> None:
-        """None: the run's numbers come from another Python, another language or another place."""
+        """Return None, because another interpreter, another language or another program computes the numbers."""
 
 
 class CommandTask(_Declared):
+    """The task whose trainer is a shell command."""
+
     base = CommandConfig
 
     def with_settings(self, settings: Mapping[str, Any], trainer: TrainerSpec = NO_TRAINER) -> Self:
-        """This task with the settings and the command of a study or of a run. Raises UserError for invalid ones."""
+        """Return a copy of this task with the settings and the command of a study or of a run.
+
+        Raises UserError if a setting or the command is invalid.
+        """
         changed, command = super().with_settings(settings, trainer), trainer.command
-        made: Any = changed.config_type  # made above, with the class attribute of `base`
+        made: Any = changed.config_type  # the type that was created above
         made.placed_in_command = tuple(names(command))
         _check(command, made)
         named = Scripts(command, self.folder)
@@ -160,7 +172,7 @@ class CommandTask(_Declared):
         wrote = files["metrics.out"] if "metrics" in names(command) else None
         reported = (ended.metrics if wrote is None else shell.written(wrote)) or {}
         if ended.stopped and not (readings.complete if patterns else reported):
-            raise Preempted(None)  # it saved its state and ended successfully before it had metrics
+            raise Preempted(None)  # the command stopped on request, with exit code 0, before it printed its metrics
         keep_metrics(folder, by_set(reported))
         keep_readings(folder, readings)
         named: dict[str, Any] = {"interpreter": self.interpreter} if self.interpreter else {}
@@ -180,7 +192,9 @@ class CommandTask(_Declared):
 
 
 class ImportedConfig(TaskConfig):
-    """Created for each study: its settings are those of [base]; "" is a setting that a run does not have."""
+    """The base class of the configuration of imported rows. A subclass with the settings of [base] is created for each
+    study. The value "" means that a run does not have the setting.
+    """
 
     model_config = ConfigDict(serialize_by_alias=True)
 
@@ -188,7 +202,7 @@ class ImportedConfig(TaskConfig):
 
 
 class ImportedTask(_Declared):
-    """The task of studies whose rows were all trained elsewhere. Its metrics are those of the study's [[metric]]."""
+    """The task of a study all of whose rows were trained elsewhere. The study declares the metrics in [[metric]]."""
 
     base, typed = ImportedConfig, False
     how = "Rows of this task are trained elsewhere: write imported = true in the row, and use `ablations import`."
@@ -210,13 +224,14 @@ def _or_unset(given: Any) -> Any:
     return None if given == "" else given
 
 
-_ANY = Annotated[Any, BeforeValidator(_or_unset)]  # of runs that were trained elsewhere: nothing reads the value
+_ANY = Annotated[Any, BeforeValidator(_or_unset)]  # the type of the settings of imported rows, which no code reads
 
 
 def fields_of(declared: Mapping[str, Any], parent: type[BaseModel] = _Group, typed: bool = True) -> dict[str, Any]:
-    """Types from the values in [base]; where base has an integer, a row may have a fraction.
+    """Return pydantic fields whose types are inferred from the values in [base].
 
-    A name that the configuration's class has itself, or that pydantic takes for another thing, is an alias.
+    If [base] has an integer, a row may have a number with a fraction. A name that `parent` has already, or that begins
+    with an underscore, becomes an alias of a field with another name.
     """
     fields: dict[str, Any] = {}
     for number, (name, value) in enumerate(declared.items()):
@@ -275,11 +290,12 @@ def _check(command: str, config_type: type[TaskConfig]) -> None:
 
 
 def write_yaml(file: Path, config: CommandConfig, command: str, home: Path) -> None:
-    """Write the settings, nested, as YAML: alone, or laid over the file of `home` that the trainer's command names.
+    """Write the settings, nested, to a YAML file.
 
-    Whatever the settings do not name stays as that file has it. The seed replaces one that the file has at its top.
+    If the command has {settings.yaml:FILE}, the settings replace values in a copy of FILE from the folder `home`. All
+    other values of FILE remain. The seed is written only if FILE has the key `seed`.
     """
-    import yaml  # a hundredth of a second that a plan does not need
+    import yaml  # imported here because the import takes 10 ms and a plan does not need it
 
     nested = config.model_dump(mode="json", exclude={*config.setting_roles.given_elsewhere} - {"seed"})
     if named := laid_over(command):
@@ -306,7 +322,7 @@ def _read_yaml(file: Path) -> dict[Any, Any]:
 
 
 def _over(below: Mapping[Any, Any], above: Mapping[str, Any]) -> dict[Any, Any]:
-    """The tables with the values of `above` in place of those of `below`."""
+    """Return a copy of the nested table `below` in which the values of `above` replace the values of the same keys."""
     laid = dict(below)
     for name, value in above.items():
         old = laid.get(name)
@@ -315,10 +331,10 @@ def _over(below: Mapping[Any, Any], above: Mapping[str, Any]) -> dict[Any, Any]:
 
 
 def _copy_earlier(context: AttemptContext) -> None:
-    """Copy the folder of the last attempt, so that the command finds its checkpoints in the same place.
+    """Copy the folder of the previous attempt, so that the command finds its checkpoints in {folder}.
 
-    It is there whole or not at all: the next attempt copies this one. Links stay links; those to a place inside lead to
-    its copy. Pipes, sockets and devices are not opened.
+    The copy is either complete or missing, because the next attempt copies this folder. Symbolic links remain links. A
+    link to a file inside the folder leads to the copy of the file. Pipes, sockets and devices are not copied.
     """
     source = next((left for one in context.earlier if (left := one / FINAL).is_dir()), None)
     if source is None:
@@ -348,29 +364,36 @@ def _refuse(error: OSError) -> None:
 TASK, IMPORTED = CommandTask("command"), ImportedTask("imported")
 
 
-# --- The scripts and other files that a command's words name. Reads them, runs nothing
-# A change in one of them, or in what a Python script uses of the files in its folder, makes finished runs stale.
+# --- Find the scripts and other files that a command names. This code reads the files and runs nothing
+# A change in one of these files, or in a module that a Python script imports from its folder, makes finished runs
+# stale.
 
 
-# Programs that run a script or another program: their own repository says nothing of what was trained.
+# Programs that run a script or another program. Their files are not the code of a trainer.
 _PROGRAM = re.compile(
     r"(python|pypy|ipython|sh|bash|dash|zsh|ksh|fish|perl|ruby|node|julia|Rscript|lua|java|env|uvx?|poetry|pipenv|conda"
     r"|mamba|micromamba|torchrun|accelerate|deepspeed|mpirun|mpiexec|srun|time|timeout|nice|nohup|numactl|taskset)[\d.]*"
 )
 _OF_PYTHON, _OF_A_SHELL = re.compile(rb"#!.*\bpython[\d.]*\b"), re.compile(rb"#!.*\b(ba|da|z|k)?sh\b")
-_HEAD, _LONGEST_SHELL = 256, 1 << 20  # bytes read of any file; of a shell script, whose own commands count too
-_DEEPEST = 3  # scripts and quoted commands within another
+_HEAD, _LONGEST_SHELL = 256, 1 << 20  # bytes to read of any file, and of a shell script, whose commands are read too
+_DEEPEST = 3  # maximum nesting of shell scripts and quoted commands
 
 
 class Scripts:
-    """The files that a command names, found by reading it as a shell does; variables of its own are not known.
+    """The files that a command names.
 
-    files: scripts, modules, and other files that it names. script: the first script, whose repository counts; "" if it
-    names no file. interpreter: the program that runs it, as written there.
+    The command is split into words as a shell does. Variables that the command sets are not expanded.
+
+    files: the scripts, modules and other files that the command names.
+    script: the first script, whose repository is recorded; "" if the command names no file.
+    interpreter: the program that runs the script, as the command names it.
     """
 
     def __init__(self, command: str, folder: Path | None) -> None:
-        """folder: where the command runs; None: that is not known. Raises UserError for a quote that does not end."""
+        """Read a command. folder: the folder in which the command runs; None if it is unknown.
+
+        Raises UserError if a quote is not closed.
+        """
         self.files: dict[Path, None] = {}
         self.script = self.interpreter = ""
         if folder is not None:
@@ -378,27 +401,30 @@ class Scripts:
         self.script = self.script or next(map(str, self.files), "")
 
     def _read(self, text: str, places: list[Path], program: str, depth: int) -> None:
-        """Take the files that shell commands name, relative to one of the places; `program` runs the commands."""
+        """Add the files that shell commands name. places: folders to which the names may be relative.
+
+        program: the program that runs the commands.
+        """
         before = ""
         for token in _words(text, strict=depth == 0):
             original = next((place[3] for place in PLACEHOLDER.finditer(token) if place[3]), "")
-            each = original or token  # {settings.yaml:FILE} names FILE
-            named = os.path.expandvars(os.path.expanduser(each))  # noqa: PTH111 - takes any text
+            each = original or token  # the placeholder {settings.yaml:FILE} names FILE
+            named = os.path.expandvars(os.path.expanduser(each))  # noqa: PTH111 - os.path accepts any text
             paths = [place / named for place in places]
             if before == "cd":
-                places = [path for path in paths if os.path.isdir(path)] or places  # noqa: PTH112 - as is_file
+                places = [path for path in paths if os.path.isdir(path)] or places  # noqa: PTH112 - see is_file
             elif before in ("-m", "--module", "-c") and (modules := _modules(before, each, places)):
                 self._ran(modules, program)
             elif _PROGRAM.fullmatch(paths[0].name) or _is_installed(paths[0]):
                 program = each
             elif before != ">" and (file := next(filter(is_file, paths), None)):
                 self._name(file.resolve(), places, program, depth, ran=before == program != "")
-            elif depth < _DEEPEST and any(character.isspace() for character in each):  # bash -c "python train.py"
+            elif depth < _DEEPEST and any(character.isspace() for character in each):  # as in bash -c "python train.py"
                 self._read(each, places, program, depth + 1)
             before = each
 
     def _name(self, file: Path, places: list[Path], program: str, depth: int, ran: bool) -> None:
-        """Take a file; ran: it stands directly behind a program, so it is a script whatever it contains."""
+        """Add a file. ran: whether the file follows directly after a program; then it is a script."""
         with file.open("rb") as stream:
             head = stream.read(_HEAD)
             shell = file.suffix in (".sh", ".bash") or _OF_A_SHELL.match(head) is not None
@@ -413,16 +439,19 @@ class Scripts:
                 self._read(text, [*places, file.parent], "", depth + 1)
 
     def _ran(self, files: list[Path], program: str) -> None:
-        """Take Python files; the last one is the script."""
+        """Add Python files. The last one is the script."""
         if not self.script:
             self.script, self.interpreter = str(files[-1]), program
         self.files |= dict.fromkeys(files)
 
 
 def _words(text: str, strict: bool) -> Iterator[str]:
-    """The words of shell commands without their quotes, and their operators. strict: refuse a quote without end."""
+    """Yield the words of shell commands, without their quotes, and the operators.
+
+    strict: raise UserError if a quote is not closed.
+    """
     for token in TOKEN.finditer(text):
-        if strict and token[0] in ("'", '"') and "<<" not in text:  # a document may have apostrophes
+        if strict and token[0] in ("'", '"') and "<<" not in text:  # a here-document may contain apostrophes
             raise UserError(f"The command is not valid in a shell: a quote is not closed: {text[token.start() :]}")
         if token[1] is not None:
             yield re.sub(QUOTED, _unquoted, token[1])
@@ -431,9 +460,10 @@ def _words(text: str, strict: bool) -> Iterator[str]:
 
 
 def script_of(command: str) -> str:
-    """The Python script with which a command begins, as `python -u train.py …` does; "" where that is not certain."""
+    """Return the Python script that a command such as `python -u train.py …` runs; "" if it is not certain."""
     words = iter(_words(command, strict=False))
-    first = next((word for word in words if not re.fullmatch(r"\w+=.*", word)), "")  # CUDA_VISIBLE_DEVICES=0 python …
+    # The first word may follow assignments, as in CUDA_VISIBLE_DEVICES=0 python …
+    first = next((word for word in words if not re.fullmatch(r"\w+=.*", word)), "")
     script = next((word for word in words if word not in ("-u", "-O", "-OO", "-B", "-I", "-s", "-E")), "")
     certain = PYTHON.fullmatch(first) and re.fullmatch(r"[\w./-]+\.py", script) and not script.startswith("-")
     return script if certain else ""
@@ -446,18 +476,18 @@ def _unquoted(part: re.Match[str]) -> str:
 
 
 def _is_installed(path: Path) -> bool:
-    """Return whether it is a program of a virtual environment: torchrun, or any other interpreter."""
+    """Return whether a file is a program of a virtual environment, such as torchrun."""
     home = path.parent.parent
     return path.parent.name == "bin" and (is_file(home / "pyvenv.cfg") or is_file(home / "conda-meta" / "history"))
 
 
 def is_file(path: Path) -> bool:
-    """Path.is_file, for any text: no file has a name of more than 255 characters, and that raises an error there."""
+    """Return whether a path is a file. Unlike Path.is_file, return False if a name is too long for a file."""
     return os.path.isfile(path)  # noqa: PTH113
 
 
 def _modules(option: str, word: str, places: list[Path]) -> list[Path]:
-    """Return the files that `python -m WORD` runs, or `python -c WORD` imports, from one of the places."""
+    """Return the files that `python -m WORD` runs or `python -c WORD` imports, from the first folder that has some."""
     if option == "-c":
         names = sorted(imported_names(word))
     else:

@@ -1,4 +1,4 @@
-"""The context that a user's trainer receives: a folder, checkpoints, events; it takes the trainer's metrics.
+"""The folder, checkpoints, events and metrics of a user's trainer, on the side of the child process.
 
 Imports no torch.
 """
@@ -21,11 +21,11 @@ from experiments.store.checksummed import check_file, describe_file, read_json, 
 from experiments.store.durable import discard, fsync_tree, regular_files, remove_folder, whole_folder
 
 FINAL, EXAMPLES, CHECKPOINTS = "final", "examples", "checkpoints"
-KEPT = 2  # checkpoints
+KEPT = 2  # number of checkpoints to keep
 
 
 def open_folder(context: AttemptContext) -> Path | None:
-    """Make the folder of a trainer. Returns the newest complete checkpoint of the run, None at its first start."""
+    """Create the folder of a trainer. Return the newest complete checkpoint of the run, or None if there is none."""
     (context.folder / FINAL).mkdir(exist_ok=True)
     newest = _newest(context)
     if newest is not None:
@@ -35,7 +35,7 @@ def open_folder(context: AttemptContext) -> Path | None:
 
 
 def report(context: AttemptContext, message: Mapping[str, Any]) -> None:
-    """Append what the trainer reported to the attempt's events."""
+    """Append a message of the trainer to the attempt's events."""
     fields = {name: value for name, value in message.items() if name != "event"}
     if "metrics" in fields:
         fields["metrics"] = of_point(fields["metrics"])
@@ -44,10 +44,14 @@ def report(context: AttemptContext, message: Mapping[str, Any]) -> None:
 
 @contextlib.contextmanager
 def new_checkpoint(context: AttemptContext, step: int) -> Iterator[Path]:
-    """A new folder for the state. Complete once the block ends; a kill inside the block leaves the former one."""
+    """Return a context whose value is a new folder for the state of the training.
+
+    The checkpoint is complete when the block ends. If the process is killed inside the block, the previous checkpoint
+    remains.
+    """
     home = context.folder / CHECKPOINTS
     path = home / f"step-{step:08d}"
-    home.mkdir(exist_ok=True)  # not its parents: a store that was moved is not begun again here
+    home.mkdir(exist_ok=True)  # without parents=True: do not create a new store where one was moved away
     with whole_folder(path, replace=True) as aside:
         yield aside
         write_json(_description(path), {"step": step, "files": _described(aside)})
@@ -58,7 +62,7 @@ def new_checkpoint(context: AttemptContext, step: int) -> Iterator[Path]:
 
 
 def close_folder(context: AttemptContext, facts: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Remove the checkpoints, which are no longer needed; `facts` of the trainer completed by those of its device."""
+    """Remove the checkpoints of a finished training. Return `facts` together with facts about the device and files."""
     final, kind, threads = context.folder / FINAL, context.device.kind, context.device.threads
     remove_folder(context.folder / CHECKPOINTS)
     fsync_tree(final)
@@ -68,7 +72,7 @@ def close_folder(context: AttemptContext, facts: Mapping[str, Any] | None = None
 
 
 def _newest(context: AttemptContext) -> Path | None:
-    """The newest checkpoint with unchanged files; others are reported and skipped."""
+    """Return the newest checkpoint whose files are unchanged. Damaged checkpoints are reported and skipped."""
     complete = [path for folder in (context.folder, *context.earlier) for path in checkpoints(folder)]
     for path in sorted(complete, key=lambda path: path.name, reverse=True):
         try:
@@ -85,12 +89,12 @@ def _newest(context: AttemptContext) -> Path | None:
 
 
 def _description(path: Path) -> Path:
-    """Record the files of a checkpoint with their hashes, beside its folder, which belongs to the user."""
+    """Return the file with the hashes of a checkpoint's files. It is outside the checkpoint's folder."""
     return path.with_name(f".{path.name}.json")
 
 
 def _described(folder: Path) -> dict[str, Any]:
-    """Sizes and hashes of the regular files below a folder, except those that their owner made unreadable."""
+    """Return the sizes and hashes of the regular files below a folder. Unreadable files are left out."""
     described = {}
     for path in sorted(regular_files(folder)):
         with contextlib.suppress(PermissionError):
@@ -99,38 +103,38 @@ def _described(folder: Path) -> dict[str, Any]:
 
 
 def checkpoints(folder: Path) -> list[Path]:
-    """The complete checkpoints of an attempt, oldest first."""
+    """Return the complete checkpoints of an attempt, the oldest first."""
     return sorted((folder / CHECKPOINTS).glob("step-*"))
 
 
 def keep_metrics(folder: Path, metrics: Mapping[str, Mapping[str, float]]) -> None:
-    """Write the metrics by set."""
-    folder.mkdir(exist_ok=True)  # a trainer may have removed its folder at its end
+    """Write the metrics, by set, to metrics.json."""
+    folder.mkdir(exist_ok=True)  # the trainer may have removed its folder
     write_json(folder / "metrics.json", metrics)
 
 
-# --- The metrics that a user's trainer reported: which are recorded, of a set and of a step
+# --- Select the metrics of a user's trainer that are recorded for a set and for a step
 
 
 Metrics = dict[str, dict[str, float]]
-MOST, MOST_OF_A_POINT = 10_000, 1_000  # metrics of a set, and of a point of the curve: MLflow takes minutes for more
-SHOWN = 1_000  # characters of their names in a message
+MOST, MOST_OF_A_POINT = 10_000, 1_000  # metrics recorded per set and per step; MLflow would take minutes for more
+SHOWN = 1_000  # maximum length of the list of metrics in a message
 log = logging.getLogger(__name__)
 
 
 def of_point(metrics: Mapping[str, float]) -> dict[str, float]:
-    """The metrics of a point of the curve that are recorded."""
+    """Return the metrics that are recorded for a point of the training curve."""
     return _few({text(name): value for name, value in metrics.items()}, MOST_OF_A_POINT)
 
 
 def _few(metrics: Mapping[str, float], most: int) -> dict[str, float]:
-    """The first of them, without names that no column can have; the log says how many are left out."""
+    """Return the first `most` metrics without those whose names are too long. Log how many are left out."""
     names = [name for name in metrics if len(name) <= LONGEST_NAME][:most]
     _say(len(metrics) - len(names), most)
     return {name: metrics[name] for name in names}
 
 
-@functools.cache  # once: a training may have a million points
+@functools.cache  # log each message once, because a training may have a million points
 def _say(left_out: int, most: int) -> None:
     if left_out:
         log.warning(
@@ -140,19 +144,20 @@ def _say(left_out: int, most: int) -> None:
 
 
 def of_set(kept: Metrics, set_: str, promised: Sequence[str]) -> dict[str, float]:
-    """The metrics of one set among those that a trainer reported.
+    """Return the metrics of one set.
 
-    `promised` as in EvaluationSpec: "dev.accuracy", or "accuracy" if there is one set only; then metrics without a set
-    are this one's.
+    kept: the metrics that the trainer reported, by set.
+    promised: as in EvaluationSpec, "dev.accuracy", or "accuracy" if the study prints only one set. In the latter case,
+        metrics without a set belong to this set.
     """
     alone = not any(name.startswith(f"{set_}.") for name in promised)
     return {**(kept.get("", {}) if alone else {}), **kept.get(set_, {})}
 
 
 def recorded(metrics: Mapping[str, float], set_: str, promised: Sequence[str]) -> dict[str, float]:
-    """The metrics of a set that are recorded: the promised ones, and other finite ones, at most MOST in all.
+    """Return the metrics of a set that are recorded: the promised metrics and other finite metrics, at most MOST.
 
-    Raises Diverged for a promised metric that is not finite.
+    Raises Diverged if a promised metric is not finite.
     """
     names = [name for each in promised if (name := each.removeprefix(f"{set_}.")) in metrics]
     for name in names:
@@ -164,7 +169,7 @@ def recorded(metrics: Mapping[str, float], set_: str, promised: Sequence[str]) -
 
 
 def not_returned(name: str, set_: str, kept: Metrics) -> str:
-    """A message for a promised metric that the trainer did not return, with those that it did return."""
+    """Return the error message for a promised metric that the trainer did not return."""
     there = ", ".join(f"{s}.{m}" if s else m for s, metrics in kept.items() for m in metrics) or "nothing"
     there = f"{there[:SHOWN]} …" if len(there) > SHOWN else there
     return (

@@ -1,4 +1,4 @@
-"""A user's own trainer as a task: a function `run(settings, context) → metrics`. Imports no torch.
+"""A user's function `run(settings, context) → metrics` as a task. Imports no torch.
 
     from ablations_task import column, task
 
@@ -7,9 +7,9 @@
         …
         return {"accuracy": 93.2}
 
-`run` trains and scores: it returns {metric: number}, or {set: {metric: number}} if the columns name several sets. All
-numbers are stored with the run and evaluations read them there, so a study may print another one later without training
-again. It runs in a process of its own (process.py). See docs/own-task.md.
+The function trains and scores. It returns {metric: number}, or {set: {metric: number}} if the columns have several
+sets. All numbers are stored with the run. A study can therefore print another number later without training again. The
+function runs in a separate process (trainer_process.py). See docs/own-task.md.
 """
 
 import base64
@@ -81,28 +81,33 @@ N = TypeVar("N", int, float)
 
 
 class OwnTask(Task):
-    """A trainer of the user's, which trains and scores at once. Its code is the user's files."""
+    """Base class of the tasks of users' trainers. A trainer trains and scores in one program.
+
+    interpreter: the program that runs the user's code, as the study names it; "" if the study names none.
+    named: the files of the user's code that the study names. Other files are found from their imports.
+    """
 
     prepare_reads: tuple[str, ...] | None = ()
-    interpreter = ""  # the program that runs the user's code, as the study names it; "": this program's, or none
-    named: tuple[Path, ...] = ()  # the files at which the user's code begins
-    reuses_parts = False  # an evaluation only reads files, and those that it reads follow the study's patterns
+    interpreter = ""
+    named: tuple[Path, ...] = ()
+    reuses_parts = False  # an evaluation only reads stored numbers, and the study's patterns decide which
 
     def __init__(self, name: str, config_type: type[TaskConfig], columns: Sequence[Column] = ()) -> None:
         self.name, self.config_type, self.columns = name, config_type, tuple(columns)
         self._trees: dict[str, PlannedTree] = {}
 
-    # --- the files of its code
+    # --- The files of the user's code
 
     def code_paths(self) -> tuple[Path, ...]:
-        """The files that the study names, and those that they import, read from their text."""
+        """Return the files that the study names and the files that they import, found by reading their text."""
         home = self.folder or Path.cwd()
         return tuple(local_files(self.named, [home, code_top(home)]))
 
     def code_now(self, store: Path) -> dict[str, str]:
-        """The digests of the files that would be used now, as far as they are known before a run; linked data too.
+        """Return the digests of the files that a run would use now, as far as they are known before the run.
 
-        Of a run whose code is a tree: the tree, and linked data.
+        Linked data is included. If the run has a tree (TrainerSpec.tree), the result has the digest of the tree instead
+        of those of the code files.
         """
         home, tree = self.folder or Path.cwd(), self.trainer.tree
         copy = WorkingCopy(code_top(home), store)
@@ -121,11 +126,13 @@ class OwnTask(Task):
     def code_facts(
         self, config: Any, context: AttemptContext, before: Mapping[str, str], place: Path | None = None
     ) -> dict[str, Any]:
-        """The digests of the files that a run has used, for its record.
+        """Return the digests of the files that a run has used, for its record.
 
-        before: `code_now` as the run began. What its Python processes imported is known by now. A file that was edited
-        meanwhile counts as changed, because nothing says which of its states was used. place: of a run whose code is a
-        tree, its copy.
+        The files include the modules that the run's Python processes imported. A file that was edited during the run
+        counts as changed, because it is unknown which version was used.
+
+        before: the result of `code_now` when the run began.
+        place: for a run with a tree, the folder with the copy of the tree.
         """
         home, tree = self.folder or Path.cwd(), self.trainer.tree
         top, seen = code_top(home), imported_files(context.folder)
@@ -144,21 +151,21 @@ class OwnTask(Task):
         static = {copy.name(path) for path in self.code_paths()}
         names = named | {*linked} | {copy.name(path) for path in matching(home, self.trainer.globs, top)}
         names |= static if seen is None else {copy.name(path) for path in seen}
-        names |= {name for name in static if name.startswith("../")}  # which no watcher sees
+        names |= {name for name in static if name.startswith("../")}  # the watcher does not record files outside `top`
         files = as_used({name: before.get(name, "") for name in sorted(names)}, copy, context.folder)
         return {"code_home": copy.name(home), "code_files": files}
 
     def _base_files(
         self, config: Any, context: AttemptContext, used: Mapping[str, str], data: Mapping[str, str]
     ) -> dict[str, Any]:
-        """The same files without the row's change, for the record of a row that changes code."""
+        """Return the digests of the same files in the base tree, for the record of a row that changes code."""
         if not code_change_in(context.spec.inputs):
             return {}
         base = self.trainer.base
         return {"base_files": {**archived_digests(context.store, base, used), **data} if base else {}}
 
     def changed_code(self, result: TrainingResult, store: Path) -> list[str]:
-        """The recorded files of a run that have changed, or are gone."""
+        """Return the recorded files of a run that have changed or are missing, or another reason why code differs."""
         if result.code_files is None:
             return ["its files are not recorded"]
         home, tree = self.folder or Path.cwd(), self.trainer.tree
@@ -180,11 +187,11 @@ class OwnTask(Task):
         return {}
 
     def _files(self, config: Any) -> dict[str, Path]:
-        """The files that the trainer says it reads, by the names of their digests."""
+        """Return the data files that the trainer declares, by the names of their digests."""
         return {}
 
     def _refuse_changed(self, config: Any, context: AttemptContext, when: str) -> None:
-        """Raises UserError if the content of what the run reads differs from that of the plan."""
+        """Raise UserError if the content of the declared data files differs from their content at planning."""
         now, planned = self.inputs(config, context.store), without_runs(context.spec.inputs)
         paths = self._files(config)
         names = [name for name in {**planned, **now} if now.get(name) != planned.get(name)]
@@ -196,7 +203,10 @@ class OwnTask(Task):
             )
 
     def evaluations(self, config: Any, store: Path) -> list[EvaluationSpec]:
-        """One evaluation per set of the columns, named by the set alone: no other column makes it anew."""
+        """Return one evaluation per set of the columns.
+
+        The eval_id depends only on the run and the set. Another column of the same set needs no new evaluation.
+        """
         if not self.columns:
             raise UserError(
                 f"The task {self.name} has no columns. Declare them in the study ([[metric]] with a name), or in "
@@ -205,7 +215,7 @@ class OwnTask(Task):
         printed: dict[str, set[str]] = {}
         for one in self.columns:
             printed.setdefault(one.set, set()).add(one.metric)
-        several = len(printed) > 1  # then a number without a set is ambiguous
+        several = len(printed) > 1  # with several sets, a metric without a set is ambiguous
         return [
             EvaluationSpec(name, {"set": name}, {}, tuple(sorted(f"{name}.{m}" if several else m for m in metrics)))
             for name, metrics in printed.items()
@@ -218,12 +228,12 @@ class OwnTask(Task):
         return 0.0
 
     def outdated(self, made: EvaluationResult) -> bool:
-        """Return whether the study reads a metric by another pattern now: the number is in the kept log."""
+        """Return whether the study now reads a metric by another pattern. The stored log contains the number."""
         printed = {column.metric for column in self.columns if column.set == made.set}
         return outdated(made, printed, patterns_of(self.trainer.patterns, made.set or ""))
 
     def prepare(self, config: Any, store: Path, progress: Progress) -> dict[str, Any]:
-        """Pack the run's tree, if its code is one, into the store: the plan that made it is this process's."""
+        """Store the trees of the run, if it has any. This process has planned them."""
         for tree in self.trainer.trees:
             keep(tree, store)
         return {}
@@ -258,7 +268,7 @@ class OwnTask(Task):
         return {"metrics": metrics, **facts}
 
     def _before(self, evaluation: EvaluationSpec, weights: Path, context: AttemptContext) -> EvaluationResult | None:
-        """The stored evaluation of the same weights that this one renews; None if there is none."""
+        """Return the stored evaluation of the same weights that this evaluation replaces; None if there is none."""
         eval_id = eval_identity(context.spec.run_id, evaluation.settings, evaluation.inputs)
         with contextlib.suppress(Damaged):
             made = Store.open(context.store, create=False).evaluation(context.spec.run_id, eval_id)
@@ -267,26 +277,26 @@ class OwnTask(Task):
         return None
 
     def _not_reported(self, name: str, set_: str, reported: Mapping[str, Mapping[str, float]], config: Any) -> str:
-        """A message for a metric of the table that the trainer did not report."""
+        """Return the error message for a metric of the table that the trainer did not report."""
         return not_returned(name, set_, {name: dict(metrics) for name, metrics in reported.items()})
 
 
 class FunctionTask(OwnTask):
-    """A function in the process of its trainer."""
+    """The task of a user's function. process: the process in which the function runs."""
 
     def __init__(self, process: TrainerProcess, python: str) -> None:
-        told = process.declared
-        steps = told["steps"]
-        roles = SettingRoles(steps=steps, not_in_lineage=(steps,) if steps and told["continues"] else ())
-        kind = config_type_of(told["settings"], process.check, roles)
-        super().__init__(told["name"], kind, [_column(one, process) for one in told["columns"]])
+        declared = process.declared
+        steps = declared["steps"]
+        roles = SettingRoles(steps=steps, not_in_lineage=(steps,) if steps and declared["continues"] else ())
+        kind = config_type_of(declared["settings"], process.check, roles)
+        super().__init__(declared["name"], kind, [_column(one, process) for one in declared["columns"]])
         self._process, self.interpreter = process, python
-        # the function may be in another module
-        self.named = tuple(dict.fromkeys(Path(told[name]).resolve() for name in ("loaded_from", "file")))
-        self.files, self.script = tuple(local_files(self.named)), str(Path(told["file"]).resolve())
+        # The named module may import the function from another module.
+        self.named = tuple(dict.fromkeys(Path(declared[name]).resolve() for name in ("loaded_from", "file")))
+        self.files, self.script = tuple(local_files(self.named)), str(Path(declared["file"]).resolve())
 
     def inputs(self, config: Any, store: Path) -> dict[str, str]:
-        """Digests of the files of `reads`, by file name; relative paths start at the module's folder."""
+        """Return the digests of the files that `reads` returns. Relative paths start at the folder of the module."""
         return {name: _digest(path) for name, path in self._files(config).items()}
 
     def _files(self, config: Any) -> dict[str, Path]:
@@ -295,11 +305,11 @@ class FunctionTask(OwnTask):
         return {f"{number}-{path.name}": path for number, path in enumerate(paths)}
 
     def versions(self) -> dict[str, str]:
-        """Versions of the trainer's interpreter and of the packages that its code imports."""
+        """Return the versions of the trainer's interpreter and of the packages that its code imports."""
         return self._process.versions(self.packages() or ())
 
     def preflight(self, config: Any, store: Path) -> list[UserError]:
-        """Reasons why the row's changes of the network do not fit it."""
+        """Return the reasons why the network changes of a row do not fit the network."""
         found = []
         for name, value in changes_of(config).items():
             try:
@@ -309,9 +319,11 @@ class FunctionTask(OwnTask):
         return found
 
     def ask(self, config: Any, name: str, request: Mapping[str, Any]) -> dict[str, Any]:
-        """The answer of the module of a network change in the trainer's process (ablations_task/changes.py).
+        """Send a request to the module of a network change in the trainer's process (ablations_task/changes.py).
 
-        Raises the error that the user's code raised, most as TrainerFailed.
+        name: the name of the network change.
+
+        Returns the answer. Raises the error that the user's code raised; most errors are raised as TrainerFailed.
         """
         given = {"do": "ask", "change": name, "settings": settings_of(config), "seed": config.seed}
         return self._process.ask({**given, **request})
@@ -320,7 +332,7 @@ class FunctionTask(OwnTask):
         return None if changes_of(config) else self._number("num_params", config, int)
 
     def cost(self, config: Any) -> float:
-        """The cost that the function computes from the settings; 0 (unknown) for a row that changes the network."""
+        """Return the cost that the trainer computes from the settings; 0 (unknown) for a row with network changes."""
         return 0.0 if changes_of(config) else self._number("cost", config, float) or 0.0
 
     def _number(self, what: str, config: Any, kind: type[N]) -> N | None:
@@ -368,18 +380,18 @@ class FunctionTask(OwnTask):
 
 
 def column(*arguments: Any, **options: Any) -> Column:
-    """A column that a study declares (experiments/client/ablations_task describes it)."""
+    """Return a column that a study declares. The arguments are those of `ablations_task.column`."""
     counts = options.pop("counts", None)
     return _directed({**vars(ablations_task.column(*arguments, **options)), "counts": counts})
 
 
 def _directed(declared: Mapping[str, Any]) -> Column:
-    """The column; its direction is by the metric's name where it is not declared."""
+    """Return the declared column. If `better` is not declared, it is inferred from the metric's name."""
     return Column(**{**declared, "better": declared["better"] or direction(declared["metric"])})
 
 
 def _column(declared: Mapping[str, Any], process: TrainerProcess) -> Column:
-    """A column that a trainer declares; the function of its counts is called in the trainer's process."""
+    """Return a column that a trainer declares. The function of its counts is called in the trainer's process."""
     counts = declared["counts"]
     if counts is None:
         return _directed(declared)
@@ -407,12 +419,14 @@ def _digest(path: Path) -> str:
         raise UserError(f"The trainer's input {path} cannot be read: {error.strerror}.") from None
 
 
-# --- A user's settings as a configuration of the harness. Their type stays in the trainer's process
-# That process describes it (`described` in experiments/client/ablations_task) and checks values by making its own
-# object of them; here they have the same names, types, defaults and limits.
+# --- Make a configuration type from the type of a user's settings
+# The user's type exists only in the trainer's process. That process describes the type (`described` in
+# experiments/client/ablations_task), and checks values by building an object of the type. The configuration type here
+# has fields with the same names, types, defaults and limits.
 
 
-Check = Callable[[Mapping[str, Any]], None]  # of the settings as JSON; raises ValueError for what the user refuses
+# Check settings, given as JSON, in the trainer's process. Raises ValueError if the user's type refuses a value.
+Check = Callable[[Mapping[str, Any]], None]
 _SIMPLE: dict[str, Any] = {
     "bool": bool, "int": int, "float": float, "str": str, "null": type(None), "any": Any, "path": Path,
     "datetime": datetime, "date": date, "time": time,
@@ -426,7 +440,7 @@ _FROM_TEXT: dict[str, Callable[[str], Any]] = {
 
 
 class OwnConfig(Changeable, TaskConfig):
-    """A configuration made by `config_type_of`: the user's settings with `task` and `seed`."""
+    """Base class of the types that `config_type_of` makes. They have the user's settings, `task` and `seed`."""
 
     settings_check: ClassVar[Check] = staticmethod(lambda values: None)
 
@@ -436,18 +450,21 @@ class OwnConfig(Changeable, TaskConfig):
 
     @model_validator(mode="after")
     def _accepted_by_its_own_checks(self) -> "OwnConfig":
-        type(self).settings_check(settings_of(self))  # so planning refuses what the user's __post_init__ refuses
+        type(self).settings_check(settings_of(self))  # raise the errors of the user's __post_init__ when planning
         return self
 
 
 def settings_of(config: TaskConfig) -> dict[str, Any]:
-    """The user's settings in a configuration, nested, with JSON types only."""
+    """Return the user's settings of a configuration, nested, with JSON types."""
     ours = (*config.setting_roles.given_elsewhere, *config.network_changes)
     return {name: value for name, value in config.model_dump(mode="json").items() if name not in ours}
 
 
 def config_type_of(described: Mapping[str, Any], check: Check, roles: SettingRoles | None = None) -> type[TaskConfig]:
-    """The configuration type of described settings. Raises UserError for names that the harness has for itself."""
+    """Make a configuration type from the description of a user's settings.
+
+    Raises UserError if a setting has a reserved name, or if `roles.steps` is no setting.
+    """
     roles, name, fields = roles or SettingRoles(), described["name"], _fields(described["fields"])
     changes = installed_changes()
     taken = [name for name in fields if name in (*GIVEN_ELSEWHERE, *changes) or hasattr(OwnConfig, name)]
@@ -464,7 +481,7 @@ def config_type_of(described: Mapping[str, Any], check: Check, roles: SettingRol
 
 
 def _fields(described: Any) -> dict[str, Any]:
-    """(type, default) of every setting, by name."""
+    """Return pydantic fields, (type, field with default), by the name of the setting."""
     fields: dict[str, Any] = {}
     for one in described:
         if why := unstorable(one["default"]):
@@ -495,7 +512,7 @@ def _type(kind: Mapping[str, Any]) -> Any:
 
 
 def _restored(kind: Mapping[str, Any], value: Any) -> Any:
-    """A default as its type has it; numbers stay as the user wrote them, since they name runs."""
+    """Convert a default from JSON to its type. Numbers are not converted, because they are part of run_id."""
     [(name, inner)] = kind.items()
     if name == "simple" and isinstance(value, str) and inner in _FROM_TEXT:
         return _FROM_TEXT[inner](value)

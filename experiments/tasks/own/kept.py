@@ -1,10 +1,10 @@
-"""The metrics of a finished attempt at a user's trainer, read from the files that the attempt kept. Imports no torch.
+"""Read the metrics of a user's trainer from the files that a finished attempt has stored. Imports no torch.
 
-    final/metrics.json    by set: what the trainer returned, printed as JSON, or wrote into the file {metrics}
+    final/metrics.json    metrics by set: the trainer returned them, printed them as JSON, or wrote them to {metrics}
     final/readings.json   the number that each pattern of the study found while the command ran
-    log.txt               the command's output, in which patterns are searched that the study has got since
+    log.txt               the output of the command, which is searched for patterns that the study got later
 
-So a metric that is added to a study, renamed or corrected needs no training.
+A study can therefore add, rename or correct a metric without another training.
 """
 
 import os
@@ -22,20 +22,20 @@ from experiments.tasks.own.patterns import LAST_LINES, Readings, check_pattern
 from experiments.tasks.own.shell import CHUNK, Printed
 
 READINGS = "readings.json"
-Pattern = tuple[str, ...]  # set, metric, regular expression, which of its numbers, and perhaps how they are written
+Pattern = tuple[str, ...]  # (set, metric, regular expression, `take`), and `number` if the metric has it
 
 
 @dataclass
 class SetMetrics:
-    """The metrics of one set. `lacking`: promised metrics without a value, with the reason where one is known."""
+    """The metrics of one set."""
 
     metrics: dict[str, float] = field(default_factory=dict)
-    lacking: dict[str, str] = field(default_factory=dict)
-    readings: dict[str, list[str]] = field(default_factory=dict)  # metric → pattern, `take`, perhaps `number`
+    lacking: dict[str, str] = field(default_factory=dict)  # promised metric without a value → reason; "" if unknown
+    readings: dict[str, list[str]] = field(default_factory=dict)  # metric → [pattern, take] or [pattern, take, number]
 
 
 def keep_readings(folder: Path, readings: Readings) -> None:
-    """Write what the patterns found while the command ran."""
+    """Write the numbers that the patterns found while the command ran to readings.json."""
     found = [
         {"set": one.set, "metric": one.metric, "pattern": one.pattern, "take": one.take, "value": one.value}
         | ({"number": one.number} if one.number else {})
@@ -45,12 +45,12 @@ def keep_readings(folder: Path, readings: Readings) -> None:
 
 
 def patterns_of(patterns: Iterable[Sequence[str]], set_: str) -> list[Pattern]:
-    """The patterns of a study that read a metric of this set."""
+    """Return the patterns of a study that read a metric of this set."""
     return [tuple(each) for each in patterns if each[0] == set_]
 
 
 def outdated(made: EvaluationResult, printed: Iterable[str], patterns: Iterable[Pattern]) -> bool:
-    """Return whether an evaluation has a printed metric by another pattern than the study's present one.
+    """Return whether an evaluation has read a metric by another pattern than the study has now.
 
     printed: the metrics of this set that the study prints.
     """
@@ -66,21 +66,23 @@ def read_kept(
     before: EvaluationResult | None = None,
     emit: Callable[..., None] | None = None,
 ) -> SetMetrics:
-    """The metrics of a set from `weights`, the folder of the attempt that trained. Raises Damaged.
+    """Read the metrics of a set from the stored files of an attempt. Raises Damaged if a file is damaged.
 
-    promised: the metrics that the study prints, as in EvaluationSpec. before: an earlier evaluation of the same
-    weights, whose numbers stay unless their pattern has changed. emit: takes new points of the training curve.
+    weights: the folder of the attempt that trained.
+    promised: the metrics that the study prints, as in EvaluationSpec.
+    before: an earlier evaluation of the same weights. Its numbers are kept, except those whose pattern has changed.
+    emit: function that reports new points of the training curve.
     """
     now = {metric: read_by for _, metric, *read_by in patterns}
     printed = {*now, *(name.removeprefix(f"{set_}.") for name in promised)}
     earlier: Mapping[str, list[str]] = before.readings if before else {}
     found = SetMetrics(readings={**{name: read for name, read in earlier.items() if name not in printed}, **now})
-    if before is not None:  # what the study does not print any more stays too
+    if before is not None:  # also keep the metrics that the study no longer prints
         stay = {name for name in before.metrics if name not in printed or earlier.get(name) == now.get(name)}
         found.metrics |= {n: v for n, v in before.metrics.items() if n in stay and v is not None}
     found.metrics |= of_set(read_json(weights / FINAL / "metrics.json") or {}, set_, promised)
     while_training = (read_json(weights / FINAL / READINGS) or {}).get("readings", [])
-    # a renamed metric has the number of its pattern
+    # A number belongs to its pattern. If only the name of a metric has changed, the number is still valid.
     read_by = [(one["pattern"], one["take"], *filter(None, [one.get("number")])) for one in while_training]
     numbers = {by: one["value"] for by, one in zip(read_by, while_training, strict=True)}
     drawn = [(one["set"], one["metric"], *by) for by, one in zip(read_by, while_training, strict=True)]
@@ -101,7 +103,7 @@ def read_kept(
 def _read_log(
     weights: Path, unread: Sequence[Pattern], curves: Sequence[Pattern], found: SetMetrics, emit: Callable[..., None]
 ) -> None:
-    """Search the kept output: for numbers by the patterns `unread`, for points of the curve by those of `curves`."""
+    """Search the stored output for the numbers of the patterns `unread` and for the training curves of `curves`."""
     path = weights / LOG
     if not path.is_file():
         found.lacking |= {metric: "the log of its training is not kept" for _, metric, *_ in unread}
@@ -118,7 +120,7 @@ def _read_log(
 
     with open_regular(path) as stream:
         for number, (begin, end) in enumerate(output.ranges):
-            if number:  # the last number of an output is behind what was left out
+            if number:  # between two ranges, output was left out; the last number of a metric must be after the gap
                 readings.forget()
             printed = Printed(lambda point: None, line)
             stream.seek(begin, os.SEEK_SET)
@@ -139,7 +141,7 @@ def _read_log(
 
 
 def first_sentences(why: str) -> str:
-    """The reason for a missing metric without the lines of the output that follow it: for a note under a table."""
+    """Return the reason for a missing metric without the lines of output that follow it, for a note under a table."""
     return why.partition("\n")[0].removesuffix(LAST_LINES).strip()
 
 

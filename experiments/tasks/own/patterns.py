@@ -1,14 +1,17 @@
-"""Numbers and progress in what a script prints, by the patterns of its study. Imports no torch.
+"""Find numbers and progress in the output of a command by the patterns of its study. Imports no torch.
 
-A pattern is a regular expression that is searched in every line of standard output and standard error, without colours;
-a carriage return ends a line too, so each state of a progress bar is one. Its number is the group `value`, or its first
-group. With a group `step` every match is also a point of the training curve. A line that several ranks print counts
-like one: the last of them, and the first as the curve's point of its step. What is not a number (nan, inf) is taken
-also by a group that is written for digits, so that no earlier number stands for it.
+A pattern is a regular expression. It is searched in every line of standard output and standard error, after colour
+codes have been removed. A carriage return also ends a line, so each state of a progress bar is a line. The number is
+the text of the group `value`, or of the first group. If the pattern has a group `step`, every match is also a point of
+the training curve.
 
-A group's text is a number as Python writes it: 1234.5, 1e-05. A comma in it, or a number that goes on behind the group,
-can be read in two ways and is no number, unless the metric says how its numbers are written: `number = "1.234,5"`.
-Only an exponent behind the group belongs to it, because it can be nothing else.
+If several ranks print the same line, the last line gives the number, and the first line gives the point of the curve.
+A group that is written for digits also matches nan and inf. Otherwise, an earlier number would be used instead.
+
+The text of the group is read as a number of Python, such as 1234.5 or 1e-05. Two cases are ambiguous: a comma in the
+text, and further digits directly after the group. In these cases no number is read, unless the metric declares the
+format of its numbers, such as `number = "1.234,5"`. An exponent directly after the group is added to the number,
+because it is not ambiguous.
 """
 
 import math
@@ -22,23 +25,26 @@ from typing import Any, Literal
 from experiments.events.lines import LAST_STEP
 
 Take = Literal["last", "highest", "lowest"]
-LONGEST = 10_000  # characters of a line that are searched
-LAST_LINES = "The last lines:"  # of the output, at the end of a message
-SHOWN_LINES, SHOWN = 5, 200  # of the output in a message, and characters of each
+LONGEST = 10_000  # number of characters of a line that are searched
+LAST_LINES = "The last lines:"  # heading of the last lines of the output in a message
+SHOWN_LINES, SHOWN = 5, 200  # number of these lines, and maximum number of characters per line
 NOT_A_NUMBER = r"(?i:[-+]?(?:nan|inf(?:inity)?))(?![A-Za-z])"
 ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 NUMBERS = ("1234.5", "1,234.5", "1 234.5", "1'234.5", "1234,5", "1.234,5", "1 234,5", "1'234,5")
 _EXPONENT = re.compile(r"[eE][-+]?\d+(?![\w.])")
-_GOES_ON = re.compile(r"[.,'_\u2019\xa0\u202f]\d[\d.,]*|\d[\d.,]*")  # a number behind a group of digits
+_GOES_ON = re.compile(r"[.,'_\u2019\xa0\u202f]\d[\d.,]*|\d[\d.,]*")  # the rest of a number, after the group
 _SPACES = str.maketrans({"\xa0": " ", "\u202f": " ", "\u2009": " ", "\u2019": "'"})
 _TRAILING = ".,;:%)]}"
-_GROUPS = r"[-+]?[1-9]\d{0,2}(\.\d{3})+"  # points that may separate thousands
-_CUT = "|"  # where a group ends within a number
+_GROUPS = r"[-+]?[1-9]\d{0,2}(\.\d{3})+"  # a number with points that may separate thousands
+_CUT = "|"  # marks the end of the group within a longer number
 _BETTER: dict[Take, Callable[[float, float], float]] = {"highest": max, "lowest": min}
 
 
 def check_pattern(pattern: str, needs: int = 1) -> re.Pattern[str]:
-    """The compiled pattern. Raises ValueError if it is not a valid regular expression, or has too few groups."""
+    """Compile a pattern. Raises ValueError if it is not a valid regular expression or has the wrong groups.
+
+    needs: number of groups: 1 for a metric, 2 for progress.
+    """
     try:
         compiled = re.compile(pattern)
     except (re.error, OverflowError, RecursionError) as error:
@@ -59,14 +65,17 @@ def check_pattern(pattern: str, needs: int = 1) -> re.Pattern[str]:
 
 
 def check_number(number: str) -> str:
-    """An example of how numbers are written, such as 1.234,5. Raises ValueError for one that is not of these."""
+    """Return the example of the format of numbers, such as 1.234,5. Raises ValueError if it is not in NUMBERS."""
     if number and number.translate(_SPACES) not in NUMBERS:
         raise ValueError(f"number = {number!r}: expected one of {', '.join(NUMBERS)}, as the trainer prints 1234.5")
     return number.translate(_SPACES)
 
 
 def as_number(text: str, number: str = "") -> float:
-    """The value of a text that is written like `number`; like 1234.5 if that is "". Raises ValueError."""
+    """Return the number that a text stands for. Raises ValueError if the text does not have the format.
+
+    number: an example of the format from NUMBERS; "" means 1234.5.
+    """
     thousands, decimal = number[1:-5], number[-2:-1] or "."
     text = text.translate(_SPACES)
     if not thousands and decimal == ".":
@@ -82,7 +91,7 @@ def as_number(text: str, number: str = "") -> float:
 
 
 def _float(text: str) -> float:
-    """The value of a text for nan and inf; 0 for every other text."""
+    """Return float(text), or 0 if the text is not a number of Python."""
     try:
         return float(text)
     except ValueError:
@@ -91,18 +100,25 @@ def _float(text: str) -> float:
 
 @dataclass
 class PatternReading:
-    """A metric that is read from the output: `metric` of `set` by `pattern`, of all its matches the one to `take`."""
+    """A metric that a pattern reads from the output.
+
+    take: which of the matches to use: the last one, or the one with the highest or lowest number.
+    number: an example of the format of numbers.
+    value: the number found so far.
+    captured: the last matched text that is not a number.
+    ambiguous: the last matched number that can be read in two ways. It prevents a value.
+    """
 
     set: str
     metric: str
     pattern: str
     take: Take
-    number: str = ""  # how numbers are written, by an example
+    number: str = ""
     value: float | None = None
-    captured: str = ""  # a text that is no number
-    ambiguous: str = ""  # a number that can be read in two ways, which stands for the value
-    _step: int = -1  # the last point of the curve
-    # compiled patterns, their group of the number
+    captured: str = ""
+    ambiguous: str = ""
+    _step: int = -1  # step of the last point of the training curve
+    # (compiled pattern, number of the group with the number)
     _forms: list[tuple[re.Pattern[str], int]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -114,11 +130,11 @@ class PatternReading:
 
     @property
     def point(self) -> str:
-        """The metric's name in the training curve."""
+        """The name of the metric in the training curve."""
         return self.metric if self.set == "test" else f"{self.set}_{self.metric}"
 
     def read(self, line: str) -> Iterator[tuple[int, float]]:
-        """Take what a line has, in its order. Yields new points of the curve: step and value."""
+        """Read the numbers of a line, in their order. Yield the new points of the training curve, (step, value)."""
         found = {match.start(number): (match, number) for form, number in self._forms for match in form.finditer(line)}
         for _, (match, number) in sorted(found.items(), key=lambda each: each[0]):
             text = match[number] or ""
@@ -138,7 +154,10 @@ class PatternReading:
                 yield step, value
 
     def _whole_number(self, text: str, line: str, match: re.Match[str], number: int) -> str:
-        """The text of the group, with what makes it another number behind it, if the pattern ends there."""
+        """Return the text of the group. If the pattern ends with the group, add the rest of the number after it.
+
+        An exponent is added directly. Other digits are added after the mark _CUT.
+        """
         end = match.end(number)
         if not text[-1:].isdigit() or end != match.end():
             return text
@@ -147,13 +166,16 @@ class PatternReading:
         goes_on = _GOES_ON.match(line, end)
         if goes_on is None:
             return text
-        listed = "." in text and goes_on[0].startswith(",")  # 0.5,0.6 are two numbers, and 1.234,5 may be one
+        listed = "." in text and goes_on[0].startswith(",")  # "0.5,0.6" is two numbers, "1.234,5" may be one number
         if listed and not (re.fullmatch(_GROUPS, text) and goes_on[0][1:].rstrip(_TRAILING).isdigit()):
             return text
         return f"{text}{_CUT}{goes_on[0]}"
 
     def _refuse(self, text: str) -> None:
-        """A number that cannot be read: it stands for the last number, and for the best of all."""
+        """Record a number that cannot be read, and remove the value.
+
+        The unreadable number could be the last one or the best one, so no other number is used.
+        """
         self.value, self.ambiguous = None, text.strip()
 
     def _take(self, value: float) -> None:
@@ -169,12 +191,17 @@ class PatternReading:
 
 
 class Readings:
-    """All that a study reads from the output of one run, from threads for its two streams."""
+    """All metrics and the progress that a study reads from the output of one run.
+
+    Two threads may call `line`, for standard output and standard error.
+    """
 
     def __init__(self, patterns: Sequence[Sequence[str]], progress: str, emit: Callable[..., None]) -> None:
-        """patterns: set, metric, pattern, `take` and perhaps `number` of each.
+        """Compile the patterns.
 
-        progress: the pattern of step and total; "": none.
+        patterns: (set, metric, pattern, take) or (set, metric, pattern, take, number) for each metric.
+        progress: the pattern for the step and the total number of steps; "" if there is none.
+        emit: function that reports points of the training curve and progress.
         """
         self.each = [PatternReading(*each) for each in patterns]  # type: ignore[arg-type]
         self._progress = check_pattern(progress, 2) if progress else None
@@ -183,7 +210,7 @@ class Readings:
 
     @property
     def complete(self) -> bool:
-        """Return whether every pattern has found a number."""
+        """Whether every pattern has found a number."""
         return all(one.value is not None for one in self.each)
 
     def line(self, line: str) -> None:
@@ -201,12 +228,12 @@ class Readings:
                 report_progress(self._emit, *(found[-1][named.get(n, i)] for i, n in enumerate(("step", "total"), 1)))
 
     def forget(self) -> None:
-        """Forget the numbers, not the steps of the curve: what follows is behind a gap in the output."""
+        """Forget the numbers, because the next line follows a gap in the output. Steps of the curves are kept."""
         for one in self.each:
             one.value, one.captured, one.ambiguous = None, "", ""
 
     def never(self, one: PatternReading) -> str:
-        """Return the reason why a pattern found no number, with the last lines of the output."""
+        """Return the message for a pattern that found no number: the reason and the last lines of the output."""
         why = "matched nothing in the output"
         if one.ambiguous:
             why = _unread(one)
@@ -221,7 +248,7 @@ class Readings:
 
 
 def _unread(one: PatternReading) -> str:
-    """Return the reason why a number is not read, and the setting that tells how to read it."""
+    """Return the reason why a number is ambiguous, and the setting that declares its format."""
     taken, cut, rest = one.ambiguous[:SHOWN].partition(_CUT)
     how = 'Give an example of how numbers are printed, beside the pattern: number = "1,234.5" or number = "1.234,5"'
     if cut:
@@ -237,14 +264,14 @@ def _unread(one: PatternReading) -> str:
 
 
 def report_progress(emit: Callable[..., None], done: Any, total: Any) -> None:
-    """Report that a training has completed `done` of `total` steps; nothing if they are none."""
+    """Report that a training has completed `done` of `total` steps. Do nothing if these are not valid steps."""
     step, last = _whole(done), _whole(total)
     if step is not None and last is not None and last > 0 and step <= last:
         emit("progress", what="training", done=step, total=last)
 
 
 def _whole(text: Any) -> int | None:
-    """A number of steps; 1,000 is one too."""
+    """Return a text such as "1000" or "1,000" as a number of steps; None if it is not one."""
     written = str(text).strip()
     if "," in written and not re.fullmatch(r"\d{1,3}(,\d{3})+", written):
         return None
@@ -256,14 +283,14 @@ def _whole(text: Any) -> int | None:
 
 
 def _with_group(source: str, number: int, content: str) -> str:
-    """A valid pattern with other content in its group of that number."""
-    opened: list[tuple[int, int]] = []  # number (0: it captures nothing) and begin of the groups that are open
+    """Return a pattern in which `content` replaces the content of a group. number: the number of the group."""
+    opened: list[tuple[int, int]] = []  # open groups: (number, or 0 for a group that captures nothing; start)
     groups = at = 0
     while at < len(source):
         named = re.compile(r"\(\?P<\w+>").match(source, at)
         if source[at] == "\\":
             at += 1
-        elif source[at] == "[":  # a bracket directly behind it is one of its characters
+        elif source[at] == "[":  # a "]" directly after "[" or "[^" is one of the characters of the set
             at = re.compile(r"\[\^?\]?(?:\\.|[^\]\\])*").match(source, at).end()  # type: ignore[union-attr]
         elif source[at] == "(":
             captures = named is not None or not source.startswith("(?", at)

@@ -1,8 +1,8 @@
-"""The code of a run whose study has rows that change code: a copy of its tree, the links, and a watch on its imports.
+"""The code of a run: the copy of its tree, the links to other files, and the watch on its imports.
 
-Every row of such a study has a tree, base too: `TrainerSpec.tree`, git's digest of all its files
-(experiments/store/trees.py). It says which code trains the run, and is part of no run_id. `links` are then what git
-does not track and the run needs.
+If a study has rows that change code, every row has a tree, including base. `TrainerSpec.tree` is git's digest of all
+files of the code (experiments/store/trees.py). It identifies the code that trains the run, but it is not part of
+run_id. The study's `links` name files that the run needs and that git does not track.
 """
 
 import contextlib
@@ -21,16 +21,16 @@ from experiments.store.durable import clear, make_folder, parts_below
 from experiments.store.repository import top_of
 from experiments.store.trees import altered, remove_copy, unpack
 
-COPY, WATCHED = "code", "watch"  # in a run's folder: the copy of its tree, and what is seen of its imports
-NO_TREE = "0" * 24  # begins the tree of a row whose code cannot be made: nothing runs on it
-MODULES, ELSEWHERE, PACKAGES = "modules.txt", "imported-elsewhere.txt", "packages.txt"  # there
-WATCH = str(Path(experiments.client.watch.__file__).parent)
+COPY, WATCHED = "code", "watch"  # folders in an attempt's folder: the copy of the tree, and the watcher's reports
+NO_TREE = "0" * 24  # prefix of the tree of a row whose code cannot be made; such a row cannot run
+MODULES, ELSEWHERE, PACKAGES = "modules.txt", "imported-elsewhere.txt", "packages.txt"  # the watcher's reports
+WATCH = str(Path(experiments.client.watch.__file__).parent)  # the folder of the watcher
 HOME = Path(experiments.__file__).parents[1]  # the folder of this program's packages
-_ASKED = "ABLATIONS_WATCH"  # the variable that starts the watcher and says what it records and refuses
+_ASKED = "ABLATIONS_WATCH"  # environment variable that starts and configures the watcher
 
 
 def check_links(home: Path, links: Sequence[str]) -> None:
-    """Raises UserError for an entry that the study's folder does not have."""
+    """Raise UserError if an entry of `links` does not exist in the study's folder `home`."""
     if missing := [name for name in links if not (home / name).exists()]:
         raise UserError(
             f"`links` of the study names {missing[0]}, which does not exist in {home}. Correct or remove it."
@@ -38,10 +38,12 @@ def check_links(home: Path, links: Sequence[str]) -> None:
 
 
 def link_in(folder: Path, home: Path, links: Sequence[str]) -> Path:
-    """Link entries of the study's folder into a run's own. Raises UserError.
+    """Create links in `folder` to entries of the study's folder `home`. Return `folder`.
 
-    What the trainer writes beside them stays there, so that no two runs meet, and a resumed run finds it. What an
-    earlier attempt put in place of a link is removed from the copy of its folder.
+    The trainer runs in `folder` and writes other files there. Runs therefore do not overwrite each other's files, and a
+    resumed run finds its files. If a file has replaced a link in an earlier attempt, the link replaces this file again.
+
+    Raises UserError if an entry does not exist or is not inside the study's folder.
     """
     check_links(home, links)
     make_folder(folder.parent, folder.name)
@@ -55,7 +57,7 @@ def link_in(folder: Path, home: Path, links: Sequence[str]) -> Path:
 
 
 def imported(context: AttemptContext) -> dict[str, Any]:
-    """The versions of the packages that a run's Python processes imported, as the watcher reports them; else {}."""
+    """Return {"versions": …} for the packages that a run's Python processes imported; {} without a report on them."""
     lines = _report(context.folder / WATCHED / PACKAGES)
     if lines is None:
         return {}
@@ -65,11 +67,15 @@ def imported(context: AttemptContext) -> dict[str, Any]:
     return {"versions": {name: ", ".join(several) for name, several in found.items()}}
 
 
-# --- The watch on the imports of a run's Python processes (experiments/client/watch)
+# --- Watch the imports of a run's Python processes (experiments/client/watch)
 
 
 def environment() -> dict[str, str]:
-    """The environment of a trainer: the user's own, without the path to this program, and with the watcher if asked."""
+    """Return the environment variables of a trainer's process.
+
+    They are the variables of this process without the path to this program. Inside the context `watched`, the path to
+    the watcher is added.
+    """
     given = {**os.environ, "PYTHONUNBUFFERED": "1"}
     path = [one for one in given.pop("PYTHONPATH", "").split(os.pathsep) if one and Path(one).absolute() != HOME]
     path[:0] = [WATCH] if _ASKED in given else []
@@ -79,9 +85,10 @@ def environment() -> dict[str, str]:
 
 @contextlib.contextmanager
 def watched(attempt: Path, record: Path, ignore: Iterable[Path], refuse: Path | None = None) -> Iterator[None]:
-    """Watch the imports of the processes that start inside: what below `record` is imported is named in the attempt.
+    """Return a context in which the imports of new Python processes are watched.
 
-    What lies below `ignore` is not recorded. An import from below `refuse` that is below neither of them fails.
+    The names of imported files below `record` are written to a report in the folder `attempt`. Files below `ignore` are
+    not recorded. An import of another file below `refuse` fails.
     """
     reports = attempt / WATCHED
     reports.mkdir(exist_ok=True)
@@ -98,17 +105,20 @@ def watched(attempt: Path, record: Path, ignore: Iterable[Path], refuse: Path | 
 
 
 def code_top(home: Path) -> Path:
-    """The folder whose imports are a run's code: the top of the repository of the study's folder, or that folder."""
+    """Return the folder that contains a run's code: the top folder of the repository, or `home` without a repository.
+
+    home: the study's folder.
+    """
     home = home.resolve()
     return top_of(home) or home
 
 
 def imported_files(attempt: Path) -> set[Path] | None:
-    """The files of the user's code that an attempt's Python processes imported; None if no watcher reported.
+    """Return the files of the user's code that an attempt's Python processes imported; None without a report.
 
-    Real paths of sources, extensions and archives below the top of the repository (code_top); of a run whose code is a
-    tree, below its copy. No watcher reports where no Python of 3.8 or newer ran, or where it was started with -I, -E,
-    -S, or without the variables of the run.
+    The result has the real paths of sources, extension modules and archives below the top folder (`code_top`), or, for
+    a run with a tree, below the copy of the tree. There is no report if no Python 3.8 or newer ran, or if Python was
+    started with -I, -E or -S or without the run's environment variables.
     """
     lines = _report(attempt / WATCHED / MODULES) or []
     if not any(line.startswith("process ") for line in lines):
@@ -117,7 +127,7 @@ def imported_files(attempt: Path) -> set[Path] | None:
 
 
 def check_watched(context: AttemptContext) -> None:
-    """Raises UserError for a run of a row of code whose Python did not report what it imported."""
+    """Raise UserError if a run with a tree has no report about its imports."""
     if imported_files(context.folder) is None:
         raise UserError(
             "The run started Python, and none of its Python processes reported what it imported, so it is not known "
@@ -127,7 +137,7 @@ def check_watched(context: AttemptContext) -> None:
 
 
 def _report(file: Path) -> list[str] | None:
-    """The lines of a report of the watcher; None if there is none, or something else in its place."""
+    """Return the lines of a report of the watcher; None if the file is missing or is not a regular file."""
     try:
         handle = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
@@ -138,14 +148,18 @@ def _report(file: Path) -> list[str] | None:
         return os.fsdecode(stream.read()).splitlines()
 
 
-# --- A run whose code is a tree
+# --- Runs with a tree
 
 
 @contextlib.contextmanager
 def own_code(trainer: TrainerSpec, context: AttemptContext, home: Path, place: Path) -> Iterator[Path]:
-    """The study's folder in a copy of the run's tree, which is removed at the end; what the trainer wrote there stays.
+    """Return a context whose value is the study's folder in a copy of the run's tree.
 
-    Raises UserError where code of the repository was imported from elsewhere, or a file of the copy was changed.
+    At the end, the files of the tree are removed from `place`. Files that the trainer wrote there are kept.
+
+    place: the folder for the copy.
+
+    Raises UserError if the run imported code of the repository from another folder, or changed a file of the copy.
     """
     top = code_top(home)
     files, links = unpack(context.store, trainer.tree, place), trainer.links

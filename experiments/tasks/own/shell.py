@@ -1,4 +1,4 @@
-"""Run a trainer that is a shell command: fill in its settings, keep its output, find its metrics. Imports no torch."""
+"""Run a shell command as a trainer: fill in the settings, and find metrics in its output. Imports no torch."""
 
 import codecs
 import contextlib
@@ -30,31 +30,33 @@ from experiments.tasks.own.context import of_point
 from experiments.tasks.own.patterns import Readings, report_progress
 from experiments.tasks.own.run_code import WATCH, environment
 
-# --- The values of settings in a command (experiments/command_words.py). No value is ever read as shell code
-# A placeholder becomes the expansion of an environment variable ("${ABLATIONS_VALUE_0}"), whose value the shell does
-# not parse. Inside of quotes in the command it would end them, so a quoted placeholder is refused.
+# --- Fill the values of settings into a command (experiments/command_words.py)
+# No value is parsed as shell code: a placeholder is replaced by an environment variable in quotes, such as
+# "${ABLATIONS_VALUE_0}", and the shell does not parse the value of a variable. These quotes would end quotes around a
+# placeholder, so a quoted placeholder is refused.
 
 
 _INSIDE = {"'": "single quotes", '"': "double quotes", "`": "backquotes", "\\": "a backslash", "<": "a here-document"}
 
 
 def flags(command: str) -> dict[str, str]:
-    """The settings that are written as flags, and their flags as the command has them."""
+    """Return setting → flag for the placeholders of flags, such as {"bn": "--no-bn"}."""
     return {
         placeholder[1]: placeholder[2] for placeholder in PLACEHOLDER.finditer(command) if placeholder[2] is not None
     }
 
 
 def laid_over(command: str) -> str:
-    """The file over which `{settings.yaml:FILE}` lays the settings; "" if the command has no such place."""
+    """Return FILE of the placeholder `{settings.yaml:FILE}`; "" if the command has no such placeholder."""
     return next((place[3] for place in PLACEHOLDER.finditer(command) if place[3]), "")
 
 
 def flag(name: str, written: str, value: Any) -> str:
-    """The flag that a command gets for a true or false value; "" for none.
+    """Return the flag that is passed for a value that is true or false; "" if no flag is passed.
 
-    written: `--flag` is passed if the value is true; `--no-flag` if it is false, unless the setting's name begins with
-    "no"; of `--yes|--no` the first if it is true, the second if it is false. Either side may be empty.
+    written: the flag in the placeholder. `--flag` is passed if the value is true. `--no-flag` is passed if the value is
+        false; but if the setting's name begins with "no", it is passed if the value is true. For `--yes|--no`, the
+        first flag is passed if the value is true, and the second one if it is false. Either of them may be empty.
     """
     first, bar, second = written.partition("|")
     negates = re.match("--?no[-_]", first) and not re.match("no(_|$)", name.rpartition(".")[2])
@@ -64,12 +66,15 @@ def flag(name: str, written: str, value: Any) -> str:
 
 
 def expanded(command: str, values: Mapping[str, Any]) -> str:
-    """The command as a person would write it, for messages."""
+    """Return the command with the values of settings, for messages."""
     return _put_in(command, values, shlex.quote)
 
 
 def filled(command: str, values: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
-    """The command with placeholders as variables, and these variables; other braces stay."""
+    """Return the command with placeholders replaced by environment variables, and these variables.
+
+    Other braces in the command are not changed.
+    """
     variables: dict[str, str] = {}
 
     def variable(value: str) -> str:
@@ -81,7 +86,10 @@ def filled(command: str, values: Mapping[str, Any]) -> tuple[str, dict[str, str]
 
 
 def _put_in(command: str, values: Mapping[str, Any], written: Callable[[str], str]) -> str:
-    """The command with flags, and other values as `written`; names without a value stay."""
+    """Replace the placeholders of a command. Placeholders without a value are not changed.
+
+    written: function from the text of a value to the text that replaces its placeholder. Flags are inserted directly.
+    """
 
     def value_of(place: re.Match[str]) -> str:
         if place[1] not in values:
@@ -93,14 +101,14 @@ def _put_in(command: str, values: Mapping[str, Any], written: Callable[[str], st
 
 
 def word(value: Any) -> str:
-    """A setting as a word of the command."""
+    """Return the value of a setting as an argument of the command."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return json.dumps(value) if isinstance(value, list | tuple) else str(value)
 
 
 def refuse_quoted(command: str) -> None:
-    """Raise UserError for a placeholder that the command quotes."""
+    """Raise UserError if a placeholder is inside quotes."""
     for name, place in _contexts(command):
         if place:
             raise UserError(
@@ -112,9 +120,12 @@ def refuse_quoted(command: str) -> None:
 
 
 def _contexts(command: str) -> Iterator[tuple[str, str]]:
-    """Every placeholder and its quotes, a key of _INSIDE; "" for none. Reads quotes like a POSIX shell."""
-    open_: list[str] = []  # quotes and substitutions that have begun: ' " ` (
-    document = False  # the lines after one with <<
+    """Yield every placeholder with the quotes around it: a key of _INSIDE, or "" for none.
+
+    Quotes are read as a POSIX shell reads them.
+    """
+    open_: list[str] = []  # open quotes and substitutions: ' " ` (
+    document = False  # whether a here-document has begun
     at = 0
     while at < len(command):
         character, inside = command[at], open_[-1] if open_ else ""
@@ -151,42 +162,42 @@ def _contexts(command: str) -> Iterator[tuple[str, str]]:
 
 
 def _begins_document(command: str, at: int) -> bool:
-    """Return whether a here-document (<<EOF, not <<<text) begins on the line that ends here."""
+    """Return whether position `at` ends a line with a here-document (<<EOF, but not <<<text)."""
     return command[at] == "\n" and re.search(r"(?<!<)<<(?!<)", command[command.rfind("\n", 0, at) + 1 : at]) is not None
 
 
-# --- What a trainer prints: copied to its attempt's log, of which begin and end are kept; and a command's metrics in it
-# All of it in bounded memory, whatever is printed.
+# --- Copy the output of a trainer to the attempt's log, and find the metrics of a command in it
+# A log keeps the beginning and the end of the output. The memory is bounded for any output.
 
 
-CHUNK = 1 << 16
-HEAD = TAIL = 2 << 20  # bytes of a log: its begin, and of its end this much to twice as much
-LONGEST_LINE = 16 << 20  # characters of a line that may have metrics
-LAST_LINES = 200  # of the output, where metrics are looked for
-_LONGEST_FILE = 64 << 20  # bytes of a file of metrics
+CHUNK = 1 << 16  # bytes to read at once
+HEAD = TAIL = 2 << 20  # bytes kept of the beginning and of the end of a log; the end may have up to twice as many
+LONGEST_LINE = 16 << 20  # maximum length of a line with metrics in characters
+LAST_LINES = 200  # metrics must be within this number of lines at the end of the output
+_LONGEST_FILE = 64 << 20  # maximum size of a file with metrics in bytes
 _MOST = sys.float_info.max
 Metrics = dict[str, Any]
 
 
 class Log:
-    """Writer of a trainer's output to this process's output, which is the attempt's log.
+    """Write a trainer's output to the output of this process, which goes to the attempt's log.
 
-    It gets whole lines, so that a line of standard error never stands within one of standard output.
+    Only whole lines are written, so that lines of standard output and standard error do not mix.
     """
 
     def __init__(self) -> None:
         self._file: Path | None = None
-        self._turn = threading.Lock()  # standard output and standard error come from two threads
-        self._begun = {1: b"", 2: b""}  # lines that are not complete
-        self._left_out = self._mark = 0  # bytes
+        self._turn = threading.Lock()  # two threads write standard output and standard error
+        self._begun = {1: b"", 2: b""}  # incomplete lines
+        self._left_out = self._mark = 0  # number of bytes that were left out, and length of the note about them
 
     def limit(self, file: Path) -> None:
-        """Keep `file` short, if this process's standard error goes there and not to a terminal."""
+        """Limit the size of `file`, if standard error of this process goes to this file."""
         if file.exists() and os.path.samestat(file.stat(), os.fstat(2)):
             self._file = file
 
     def size(self) -> int | None:
-        """Bytes of the log; None if the output goes to a terminal."""
+        """Return the size of the log in bytes; None if standard error does not go to the log file."""
         return None if self._file is None else os.fstat(2).st_size
 
     def ranges(self, begin: int) -> dict[str, Any]:
@@ -197,7 +208,7 @@ class Log:
         return {"ranges": [[begin, HEAD], [HEAD + self._mark, end]], "left_out": self._left_out}
 
     def write(self, data: bytes, to: int = 2) -> None:
-        """Append to standard output (1) or standard error (2). Raises OSError, for a full disk."""
+        """Append data to standard output (1) or standard error (2). Raises OSError, for example if the disk is full."""
         with self._turn:
             data = self._begun[to] + data
             end = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
@@ -207,7 +218,7 @@ class Log:
             self._append(data[:end], to)
 
     def end(self, to: int = 2) -> None:
-        """Append what is there of a last line. Raises OSError."""
+        """Append the last line, if it is incomplete. Raises OSError."""
         with self._turn:
             rest, self._begun[to] = self._begun[to], b""
             self._append(rest and rest + b"\n", to)
@@ -219,12 +230,12 @@ class Log:
             self._shorten(self._file)
 
     def _shorten(self, file: Path) -> None:
-        """Leave out the middle. Whoever writes there appends, so the next line follows on the end that is kept."""
+        """Remove the middle of the log. All writers append to the file, so the next line follows the shortened log."""
         with file.open("r+b") as stream:
             end = stream.seek(0, os.SEEK_END)
             stream.seek(end - TAIL)
             tail = stream.read()
-            tail = tail[tail.find(b"\n", 0, CHUNK) + 1 :]  # from the begin of a line, if one begins here
+            tail = tail[tail.find(b"\n", 0, CHUNK) + 1 :]  # start at the beginning of a line, if there is one nearby
             self._left_out += end - len(tail) - HEAD - self._mark
             mark = f"\n… {self._left_out:,} bytes left out …\n".encode()
             self._mark = len(mark)
@@ -234,50 +245,54 @@ class Log:
 
 
 def copy(stream: IO[bytes], log: Log, take: Callable[[bytes], None] = lambda data: None) -> None:
-    """Copy a trainer's standard error to the log until it closes; a log that takes nothing does not block it."""
+    """Copy a trainer's standard error to the log until it closes. Errors of the log are ignored.
+
+    take: called with the data.
+    """
     with stream:
         while data := os.read(stream.fileno(), CHUNK):
             take(data)
-            with contextlib.suppress(OSError):  # the disk is full: the trainer's next file says so too
+            with contextlib.suppress(OSError):  # if the disk is full, the trainer's next file reports it
                 log.write(data)
     with contextlib.suppress(OSError):
         log.end()
 
 
 class OutputTail:
-    """The last bytes of a stream."""
+    """The last CHUNK bytes of a stream."""
 
     def __init__(self) -> None:
         self._kept = bytearray()
 
     def take(self, data: bytes) -> None:
-        """Append what was printed."""
+        """Append data."""
         self._kept += data
         del self._kept[:-CHUNK]
 
     def traceback(self) -> str:
-        """The last traceback of Python in it; "" if there is none."""
+        """Return the last Python traceback in these bytes; "" if there is none."""
         lines = self._kept.decode(errors="replace").splitlines(keepends=True)
         starts = [number for number, line in enumerate(lines) if line.startswith("Traceback (most recent call last)")]
         return "".join(lines[starts[-1] :]) if starts else ""
 
 
 class Printed:
-    """The lines that a command prints: points of the curve as they come, and its metrics among the last lines.
+    """Split the output of a command into lines, and find JSON objects in them.
 
-    tell: called with each JSON object that has a "step". look: called with each line.
+    tell: called with each JSON object that has the key "step". It is a point of the training curve.
+    look: called with each line that is not blank.
     """
 
     def __init__(self, tell: Callable[[dict[str, Any]], None], look: Callable[[str], None] = lambda line: None) -> None:
         self._tell, self._look = tell, look
         self._decoder = io.IncrementalNewlineDecoder(codecs.getincrementaldecoder("utf-8")("replace"), translate=True)
-        self._begun: list[str] = []  # parts of the line that is not complete
+        self._begun: list[str] = []  # parts of the incomplete line
         self._length = 0
-        self._count = self._found_at = 0  # lines
+        self._count = self._found_at = 0  # number of lines, and the line with the metrics
         self._found: Metrics | None = None
 
     def take(self, data: bytes, final: bool = False) -> None:
-        """Read what was printed. `final`: nothing follows."""
+        """Read data. final: whether the output ends here."""
         *lines, rest = self._decoder.decode(data, final).split("\n")
         for line in lines:
             self._line("".join([*self._begun, line]))
@@ -303,12 +318,12 @@ class Printed:
 
     @property
     def metrics(self) -> Metrics | None:
-        """The last JSON object among the last lines that is no point of the curve."""
+        """The last JSON object without "step", if it is among the last LAST_LINES lines; otherwise None."""
         return self._found if self._count - self._found_at < LAST_LINES else None
 
 
 def written(file: Path) -> Metrics | None:
-    """The metrics in a file, a JSON object. Raises UserError."""
+    """Return the metrics in a file with a JSON object; None if there are none. Raises UserError if it is too large."""
     if not file.is_file():
         return None
     if file.stat().st_size > _LONGEST_FILE:
@@ -318,7 +333,10 @@ def written(file: Path) -> Metrics | None:
 
 
 def numbers(content: Mapping[str, Any]) -> Metrics:
-    """Numbers, and numbers by set; texts, flags and integers beyond a float's range are dropped."""
+    """Return the entries that are numbers or mappings (metrics by set).
+
+    Texts, truth values and integers beyond the range of a float are left out.
+    """
     wanted = {name: value for name, value in content.items() if name not in ("step", "checkpoint")}
     return {n: v for n, v in wanted.items() if isinstance(v, Mapping | float) or (type(v) is int and abs(v) < _MOST)}
 
@@ -333,20 +351,23 @@ def _json_object(text: str) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-# --- The command's process
+# --- The process of a command
 
 
-STOP_EVERY_S = 0.2
-KILLED_IN_SHELL = (128 + signal.SIGKILL, 128 + signal.SIGTERM)  # a shell's exit code for its command's end
-READ_S = 10.0  # the rest of its errors, once it has ended
+STOP_EVERY_S = 0.2  # seconds between checks for a request to stop
+KILLED_IN_SHELL = (128 + signal.SIGKILL, 128 + signal.SIGTERM)  # exit codes of a shell whose command was killed
+READ_S = 10.0  # maximum time for reading the rest of the output after the command has ended
 
 
 @dataclass(frozen=True)
 class Ended:
-    """A command that ended successfully: the metrics that it printed, and whether it was requested to stop.
+    """A command that ended successfully.
 
-    is_python: whether the command names Python; if asked, also whether a process of it was seen to run Python.
-    output: where what it printed lies in the log (experiments/store/results.py, Output); None if the log is no file.
+    metrics: the metrics that the command printed as JSON.
+    stopped: whether the command was requested to stop.
+    is_python: whether the command names Python, or, with `look_for_python`, whether one of its processes ran Python.
+    output: the ranges of the command's output in the log (experiments/store/results.py, Output); None if standard error
+        does not go to the log file.
     """
 
     metrics: Metrics | None
@@ -364,12 +385,16 @@ def run_command(
     path: str = "",
     look_for_python: bool = False,
 ) -> Ended:
-    """Run `command` with its placeholders filled, to the end. Its output goes to the log; no process of it is left.
+    """Fill in the placeholders of a command, run it to its end, and write its output to the log.
 
-    readings: what is read of it by patterns. path: a folder whose modules Python shall find, before the user's own.
+    All processes of the command have ended when this function returns.
 
-    Raises Preempted if it stopped on request, TrainerFailed for any other exit code than 0; a run whose command was
-    killed resumes, like one whose own process was.
+    readings: the patterns that read the output.
+    path: a folder to put on Python's module search path, before the user's folders.
+    look_for_python: whether to find out if a process of the command runs Python.
+
+    Raises Preempted if the command was requested to stop and its exit code is not 0. Raises TrainerFailed for any other
+    exit code that is not 0. If a signal killed the command, the error names the signal, and the run is resumed.
     """
     variables = environment() | {"ABLATIONS_SEED": str(values["seed"])}
     if path:
@@ -415,8 +440,8 @@ def run_command(
     if code != 0:
         number = -code if code < 0 else code - 128 if code in KILLED_IN_SHELL else 0
         how = f"signal {number}" if number else f"exit code {code}"
-        told = f"the command ended with {how}: {expanded(command, values)}"
-        raise TrainerFailed(told, errors.traceback(), signal=number)
+        message = f"the command ended with {how}: {expanded(command, values)}"
+        raise TrainerFailed(message, errors.traceback(), signal=number)
     output = None if begin is None else log.ranges(begin)
     return Ended(printed.metrics, stopped.is_set(), is_python.is_set(), output)
 
@@ -427,9 +452,10 @@ _SETS_PATH = re.compile(r"""\bPYTHONPATH=(?!\s|$|[;&|)]|""|'')""")
 
 
 def _keep_watcher(command: str) -> str:
-    """The command with the watcher's folder first in each PYTHONPATH that it sets itself.
+    """Insert the folder of the watcher at the beginning of each PYTHONPATH that the command sets.
 
-    Written as plain text, which means the same inside of any quotes.
+    The folder's path contains only characters that have the same meaning inside and outside of quotes. Otherwise, the
+    command is not changed.
     """
     if not _SAFE.fullmatch(WATCH):
         return command
@@ -437,9 +463,10 @@ def _keep_watcher(command: str) -> str:
 
 
 def _chunks(source: int, shell: KeeperProcess) -> Iterator[bytes]:
-    """Yield the output of a command in chunks, to its end.
+    """Yield the output of a command in chunks until it ends.
 
-    A process that killed its keeper may hold the pipe open, so nothing is read long after the keeper's end.
+    Reading stops READ_S after the end of the keeper process, because a process that has killed the keeper may keep the
+    pipe open.
     """
     until = math.inf
     while time.monotonic() < until:
@@ -458,7 +485,11 @@ def _chunks(source: int, shell: KeeperProcess) -> Iterator[bytes]:
 def _pass_on(
     shell: KeeperProcess, context: AttemptContext, stopped: threading.Event, is_python: threading.Event | None
 ) -> None:
-    """Send SIGTERM to the shell and everything it started when the run shall end. is_python: set once Python runs."""
+    """Send SIGTERM to the shell and all processes that it started, when a stop is requested.
+
+    stopped: an event that is set when the signal is sent.
+    is_python: an event that is set when a process runs Python; None if it does not matter.
+    """
     while shell.process.poll() is None:
         if context.should_stop():
             stopped.set()
@@ -471,7 +502,7 @@ def _pass_on(
 
 
 def _runs_python(keeper: int) -> bool:
-    """Return whether a process below this one is Python's, apart from the keeper, which is a fork of this process."""
+    """Return whether a descendant of this process runs Python. The keeper, a fork of this process, is ignored."""
     with contextlib.suppress(OSError):
         for pid in descendants():
             if pid != keeper and _program(pid).startswith(("python", "pypy")):
@@ -482,12 +513,15 @@ def _runs_python(keeper: int) -> bool:
 def _program(pid: int) -> str:
     try:
         return Path(f"/proc/{pid}/exe").readlink().name
-    except OSError:  # it has ended, or is another user's
+    except OSError:  # the process has ended or belongs to another user
         return ""
 
 
 def _tell(point: Mapping[str, Any], context: AttemptContext) -> None:
-    """Report a printed {"step": 10, "loss": 2.3} as a point of the curve; with "checkpoint": true also a checkpoint."""
+    """Report a JSON object such as {"step": 10, "loss": 2.3} as a point of the training curve.
+
+    If the object has "checkpoint": true, a checkpoint is reported too. If it has "total", progress is reported.
+    """
     if type(point["step"]) is not int or not 0 <= point["step"] <= LAST_STEP:
         return
     metrics = {name: value for name, value in numbers(point).items() if not isinstance(value, Mapping)}

@@ -1,8 +1,8 @@
-"""The process of a user's trainer: described and checked while planning, trained in a child.
+"""The process of a user's trainer. A plan starts it to read and check settings, and a child starts it to train.
 
-It runs experiments/client/ablations_task, alone of this program, under a keeper: nothing of it outlives this
-process. Messages are lines of JSON on its standard input and output; what the trainer prints is copied to our
-standard error, which is a child's log.
+The process runs experiments/client/ablations_task and no other code of this program. It runs under a keeper, which
+kills it when this process ends. Messages are lines of JSON on its standard input and output. The output of the trainer
+is copied to standard error of this process, which in a child goes to the log.
 """
 
 import contextlib
@@ -29,12 +29,18 @@ from experiments.tasks.own.context import new_checkpoint, report
 from experiments.tasks.own.run_code import HOME, environment
 from experiments.tasks.own.shell import Log, copy
 
-STOP_EVERY_S, READ_S = 0.2, 10.0  # the rest of what it printed is read so long, once it has ended
-_FRAMES = 12  # lines of a traceback in a message
+STOP_EVERY_S = 0.2  # seconds between checks for a request to stop
+READ_S = 10.0  # maximum time for reading the rest of the output after the process has ended
+_FRAMES = 12  # number of lines of a traceback in a message
 
 
 class TrainerProcess:
-    """A module of the user's in a process of the study's interpreter; started when first asked."""
+    """A process that has loaded the module of a user's trainer. After `close`, the next request starts it again.
+
+    task: module:OBJECT.
+    folder: the study's folder.
+    python: the interpreter, as the study names it; "" for the interpreter of this program.
+    """
 
     def __init__(self, task: str, folder: str, python: str) -> None:
         self.task, self._folder, self._python = task, folder, python
@@ -47,7 +53,7 @@ class TrainerProcess:
         self._load()
 
     def close(self) -> None:
-        """End the process; the next question starts another."""
+        """End the process. The next request starts another one."""
         with self._turn:
             if self._kept is not None:
                 self._kept.close()
@@ -58,7 +64,10 @@ class TrainerProcess:
             self._kept = None
 
     def check(self, settings: Mapping[str, Any]) -> None:
-        """Raises ValueError with the message of the user's own check of settings, UserError for any other failure."""
+        """Check settings in the trainer's process.
+
+        Raises ValueError if the user's settings type refuses a value. Raises UserError if its check fails otherwise.
+        """
         key = json.dumps(settings, sort_keys=True)
         if key in self._checked:
             return
@@ -71,7 +80,7 @@ class TrainerProcess:
         self._checked.add(key)
 
     def answer(self, what: str, settings: Mapping[str, Any]) -> Any:
-        """The result of `reads`, `num_params` or `cost`; None for a function that was not declared."""
+        """Return the result of the trainer's function `reads`, `num_params` or `cost`; None if it is not declared."""
         if what not in self.declared["has"]:
             return None
         try:
@@ -82,21 +91,24 @@ class TrainerProcess:
             ) from None
 
     def versions(self, packages: Sequence[str]) -> dict[str, str]:
-        """Versions of the interpreter and of packages there, by import name."""
+        """Return the versions of the interpreter and of its packages, by import name."""
         key = tuple(packages)
         if key not in self._versions:
             self._versions[key] = self.ask({"do": "versions", "names": list(key)})["versions"]
         return self._versions[key]
 
     def ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """The answer to a request. Raises the error that the user's code raised, most as TrainerFailed."""
+        """Send a request and return the answer.
+
+        Raises the error that the user's code raised; most errors are raised as TrainerFailed.
+        """
         with self._turn:
             if self._kept is None:
                 self._load()
             return self._answer(request)
 
     def train(self, request: Mapping[str, Any], context: AttemptContext) -> dict[str, Any]:
-        """Train with `context` as the other side of the trainer's; nothing of the process is left afterwards."""
+        """Train, and serve the requests of the trainer's `RunContext` with `context`. End the process afterwards."""
         with self._turn:
             if self._kept is None:
                 self._load()
@@ -154,7 +166,7 @@ class TrainerProcess:
         return answer
 
     def _serve(self, context: AttemptContext) -> dict[str, Any]:
-        """Take what the trainer reports until it returns or fails."""
+        """Answer the trainer's messages until the trainer returns or fails."""
         asked = False
         with contextlib.ExitStack() as writing:
             while True:
@@ -162,7 +174,8 @@ class TrainerProcess:
                     asked = True
                     self._say({"stop": True})
                 if not self._channel.readable(STOP_EVERY_S):
-                    if self._kept is not None and self._kept.process.poll() is not None:  # others hold its pipe
+                    # The process may have ended while its own child processes still have the pipe open.
+                    if self._kept is not None and self._kept.process.poll() is not None:
                         raise self._died(request_to_stop=asked)
                     continue
                 message: dict[str, Any] | None = self._channel.next()
@@ -186,11 +199,11 @@ class TrainerProcess:
                     return message
 
     def _say(self, message: Mapping[str, Any]) -> None:
-        with contextlib.suppress(BrokenPipeError):  # it has ended: reading notices
+        with contextlib.suppress(BrokenPipeError):  # the process has ended; the next read reports it
             self._channel.say(message)
 
     def _died(self, *, request_to_stop: bool = False) -> Exception:
-        """The error for a process that ended without a word: by a signal, or by os._exit."""
+        """Return the error for a process that ended without an answer, by a signal or by os._exit."""
         assert self._kept is not None
         code = self._kept.process.wait()
         if request_to_stop:
@@ -199,19 +212,19 @@ class TrainerProcess:
         return TrainerFailed(f"the process of the trainer ended with {how}.", "", signal=max(0, -code))
 
 
-class _Abandoned(Exception):  # noqa: N818 - the block of a checkpoint raised an error, which stays the user's
-    pass
+class _Abandoned(Exception):  # noqa: N818 - a signal to this module, not an error
+    """The user's code raised an error inside the block of a checkpoint."""
 
 
 def _error(failed: Mapping[str, Any]) -> Exception:
-    """Return the exception of the harness for the one that the user's code raised."""
+    """Return the exception of this program for an exception that the user's code raised."""
     message, kind = failed.get("message", ""), failed["class"]
     if kind == "preempted":
         return Preempted(failed["step"])
     known = {"user_error": UserError, "diverged": Diverged, "disk_full": DiskFull}
     if kind in known:
         error = known[kind](message)
-        error.__cause__ = TrainerFailed(message, failed["traceback"])  # that of the user's code, not of this process
+        error.__cause__ = TrainerFailed(message, failed["traceback"])  # the traceback of the user's code
         return error
     place = f" ({failed['place'][0]}, line {failed['place'][1]})" if failed["place"] else ""
     text = f"{failed['type']}: {message}{place}." if message else f"{failed['type']}{place}."
@@ -221,24 +234,29 @@ def _error(failed: Mapping[str, Any]) -> Exception:
     return TrainerFailed(text, failed["traceback"], reason=message if failed["is_value"] else "")
 
 
-# --- The interpreter of a trainer: this program's, or the one that a study names with `python = "…"`
+# --- The interpreter of a trainer, which is this program's interpreter unless the study sets `python`
 
 
 CLIENT = Path(ablations_task.__file__).with_name("__main__.py")
 OLDEST = (3, 8)
-ANSWER_S = 60.0  # to its first words: an interpreter on a network disk may be slow
-_LONGEST = 1 << 16  # bytes before these words, which the start of an interpreter may print
+ANSWER_S = 60.0  # time limit for the first line; an interpreter on a network disk may start slowly
+_LONGEST = 1 << 16  # maximum number of bytes that an interpreter may print when it starts
 
 
 def interpreter(python: str, folder: Path | None) -> Path:
-    """The file that runs a trainer. `python`: as the study names it, relative to the study's `folder`; "": ours.
+    """Return the interpreter that runs a trainer.
 
-    Links are not followed: those of a virtual environment lead to the interpreter without its packages.
-    Raises UserError if it is missing or cannot be executed.
+    Symbolic links are not resolved. The link in a virtual environment leads to an interpreter that does not have the
+    packages of the environment.
+
+    python: the interpreter, as the study names it; "" for the interpreter of this program.
+    folder: the study's folder, to which `python` is relative.
+
+    Raises UserError if the file is missing or cannot be executed.
     """
     if not python:
         return Path(sys.executable)
-    path = (folder or Path.cwd()) / os.path.expanduser(python)  # noqa: PTH111 - which takes any text
+    path = (folder or Path.cwd()) / os.path.expanduser(python)  # noqa: PTH111 - os.path accepts any text
     if not os.path.exists(path):  # noqa: PTH110
         raise UserError(_cannot(python, path, "does not exist"))
     if not path.is_file() or not os.access(path, os.X_OK):
@@ -247,16 +265,16 @@ def interpreter(python: str, folder: Path | None) -> Path:
 
 
 def first_lines(source: int, python: str, path: Path) -> Iterator[bytes]:
-    """The lines that an interpreter prints first, until it ends or has printed 64 KiB.
+    """Yield the first lines that an interpreter prints, until it ends or has printed 64 KiB.
 
-    Raises UserError where nothing comes within ANSWER_S seconds.
+    Raises UserError if the interpreter has not ended after ANSWER_S seconds and prints nothing more.
     """
-    said, count, until = b"", 0, time.monotonic() + ANSWER_S
+    rest, count, until = b"", 0, time.monotonic() + ANSWER_S
     while count < _LONGEST:
         if not select.select([source], [], [], max(0.0, until - time.monotonic()))[0]:
             raise UserError(_cannot(python, path, f"has not answered within {ANSWER_S:g} s"))
         more = os.read(source, _LONGEST)
-        *lines, said = (said + more).split(b"\n")
+        *lines, rest = (rest + more).split(b"\n")
         yield from lines
         if not more:
             return
@@ -264,7 +282,7 @@ def first_lines(source: int, python: str, path: Path) -> Iterator[bytes]:
 
 
 def refuse_silent(python: str, path: Path, code: int | None) -> None:
-    """Raise UserError for an interpreter that did not run our program: why it cannot run a trainer."""
+    """Raise UserError with the reason why an interpreter cannot run a trainer. code: its exit code."""
     ask = [str(path), "-c", "import sys; print('version=%d.%d' % sys.version_info[:2])"]
     with kept(ask, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as asked:
         assert asked.process.stdout is not None
