@@ -33,9 +33,9 @@ _ASKED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class KeeperProcess:
-    """A command under a keeper. `process` is the keeper.
+    """A command under a keeper.
 
-    It ends after all descendants, with the command's exit code.
+    `process` is the keeper. It ends after all descendants, with the command's exit code.
     """
 
     def __init__(self, argv: Sequence[str], **options: Any) -> None:
@@ -98,7 +98,7 @@ def _stand_between(pipe: int) -> None:
 
 
 def _keep(command: int, pipe: int, woken: int, wake: int) -> NoReturn:
-    """Be the keeper: wait for the end of the command or of the pipe, then end all remaining descendants."""
+    """Act as the keeper: wait until the command ends or the pipe closes, then end all remaining descendants."""
     needed = [2, *sorted((pipe, woken, wake)), os.sysconf("SC_OPEN_MAX")]
     for below, above in pairwise(needed):  # close all other files, such as locks and sockets of the first process
         os.closerange(below + 1, above)

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 MARK = "ABLATIONS_ATTEMPT"  # environment variable of a child with the folder of its attempt
-LIMIT_S = 5.0  # limit of the search for processes, which killed ones may have started meanwhile
+LIMIT_S = 5.0  # limit of the repeated search, which also finds processes that were started meanwhile
 
 
 def end_marked(attempt: Path) -> list[int]:

@@ -26,8 +26,8 @@ from experiments.processes.process_identity import cpu_below_s
 
 
 POWERCAP = Path("/sys/class/powercap")  # docs.kernel.org/power/powercap/powercap.html
-# The zones to add up. The zones core and uncore are parts of a package, psys contains it, and intel-rapl-mmio repeats
-# it.
+# The zones to add up. Other zones count the same energy: core and uncore are parts of a package, psys contains the
+# package, and intel-rapl-mmio repeats it.
 _PACKAGE, _MEMORY = "package", "dram"
 
 
@@ -189,7 +189,10 @@ class Meter:
         threading.Thread(target=self._keep_reading, daemon=True, name="meter").start()
 
     def lease(self, kind: str, share: float, count: int = 1) -> None:
-        """Set what the run leases. If it leases `count` GPUs ("cuda"), count their energy too, times `share`."""
+        """Set the devices that the run leases.
+
+        If it leases `count` GPUs ("cuda"), their energy is counted too, multiplied by `share`.
+        """
         with self._turn:
             self._share = share
             self._nvml = Nvml.open(count=count) if kind == "cuda" else None

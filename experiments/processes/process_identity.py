@@ -1,8 +1,8 @@
 """Identify a process by its id and its start time in clock ticks since the machine's boot.
 
-The system reuses process ids. A start time as time of day would distinguish two processes only while nobody sets the
-clock, because psutil adds the ticks to the boot's time of day, which moves with the clock. Ticks do not change. Only
-this file reads the ticks and other fields of /proc/PID/stat. This module does not import torch.
+The system reuses process ids, so the id alone is not enough. The start time is read in ticks and not as time of day (as
+in psutil), because the time of day changes when somebody sets the clock. Only this file reads the ticks and other
+fields of /proc/PID/stat. This module does not import torch.
 """
 
 import contextlib

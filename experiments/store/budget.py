@@ -32,7 +32,7 @@ class Open(NamedTuple):
 
 
 class Account:
-    """The limits and the amounts spent, computed from the ledger's lines. `read` takes in new lines."""
+    """The limits and the amounts spent, computed from the lines of the ledger. `read` adds the new lines."""
 
     def __init__(self, store: Store) -> None:
         """Read the ledger. Raise UserError if a line is damaged, because that line may have set a limit."""

@@ -23,7 +23,7 @@ LONG_S = 12 * 3600.0  # limit of a wait for a lock: preparing a corpus may take 
 TELL_AFTER_S = 10.0  # a longer wait for a lock is logged
 log = logging.getLogger(__name__)
 
-PARTIAL = ".partial"  # ending of temporary folders; a complete folder never has it
+PARTIAL = ".partial"  # suffix of temporary folders; the name of a complete folder never has it
 
 
 def write_bytes(path: Path, data: bytes) -> None:

@@ -224,7 +224,10 @@ ROWS = "rows.json"
 
 @dataclass(frozen=True)
 class TableRow:
-    """A table row that a run belongs to, with the evaluations and settings that the row itself asks for."""
+    """A table row that a run belongs to.
+
+    It has only the evaluations and settings of this row, and not those of other rows that share the run.
+    """
 
     member: Member
     evaluations: Mapping[str, str] = field(default_factory=dict)  # set → eval_id
@@ -264,7 +267,7 @@ def config_of(store: Store, run_id: str, *, forgiving: bool = False) -> Mapping[
 
 
 def rows_of(store: Store, run_id: str) -> list[TableRow]:
-    """Return the rows that a run belongs to, the first row first; [] if they are not recorded or cannot be read.
+    """Return the rows that a run belongs to, oldest first; [] if they are not recorded or cannot be read.
 
     A row whose names are not Unicode is left out, because no study can have such a row.
     """

@@ -1,8 +1,8 @@
 """The coordinator's lock: a file in the store, and one in the state folder if that is another folder.
 
 The lock is an flock. The kernel releases it when its holder ends for any reason. Some network disks have no locks, or
-have locks that other machines do not see. There the name that the holder writes into the file decides. The holder
-removes its name when it ends.
+have locks that other machines do not see. On such a disk, the name in the file tells which process holds the lock. The
+holder writes its name into the file, and removes it at its end.
 """
 
 import contextlib

@@ -150,7 +150,7 @@ class Repository:
             if content is None:
                 found[path] = Change(path, "0", "")
             elif new.strip("0"):
-                found[path] = Change(path, mode, new)  # in the index, and so in the working copy
+                found[path] = Change(path, mode, new)  # the index has the object of the present content
             else:
                 mode = content if mode not in _WITH_CONTENT else mode
                 found[path] = Change(path, mode, "")
@@ -364,7 +364,10 @@ def run_git(words: Sequence[str], folder: Path, own: Mapping[str, str], given: b
 
 
 def _folders_of(top: Path) -> tuple[Path, Path]:
-    """Return the folder of a working copy's HEAD and index, and the folder of its refs and objects. Raise UserError."""
+    """Return the folder of a working copy's HEAD and index, and the folder of its refs and objects.
+
+    Raises UserError if they cannot be read.
+    """
     own = top / ".git"
     try:
         if own.is_file():  # a linked working copy, or a submodule

@@ -65,7 +65,10 @@ def run_name(
     trainer: TrainerSpec = NO_TRAINER,
     changed: Mapping[str, Any] = _NOTHING,
 ) -> RunName:
-    """Return the name that a run gets from its settings and from the fixed words of its command alone."""
+    """Return the plain name of a run, which depends on its settings and on the fixed words of its command.
+
+    changed: changed defaults, whose digest joins the name.
+    """
     settings = named_settings(config)
     if trainer.command:
         settings["command"] = compared_words(trainer.command)["command"]
@@ -218,7 +221,7 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def kind_of(task: object, seed: object, inputs: Mapping[str, str]) -> str:
-    """Return a digest that is equal for runs of the same task, seed and data."""
+    """Return a digest that is equal for runs with the same task, seed and inputs."""
     return digest([task, seed, dict(inputs)])
 
 

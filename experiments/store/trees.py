@@ -99,16 +99,20 @@ def keep(tree: str, store: Path) -> None:
 
 
 def _alone(trees: Path) -> AbstractContextManager[None]:
-    """Lock a store's trees for packing or removing them. The `trees` of a trial run is a link to the store's folder."""
+    """Lock a store's trees for packing or removing them.
+
+    The folder `trees` of a temporary store (`run --smoke`) is a link to that of the store.
+    """
     trees.mkdir(exist_ok=True)
     return locked(trees.resolve().parent, "code", PACKED_S)
 
 
 def remove_unused(store: Store) -> None:
-    """Remove the trees that no run of the store uses, and incomplete archives of killed processes. Raise UserError.
+    """Remove the trees that no run of the store uses, and incomplete archives that killed processes have left.
 
     The caller holds the coordinator lock, so no run starts. A process that queues runs first describes them in the
-    store and then packs their trees. So either this function finds the description, or the tree is packed again.
+    store and then packs their trees. So either this function finds the description, or the tree is packed again. Raises
+    UserError if the disk cannot be written.
     """
     trees = store.root / TREES
     if not trees.is_dir():

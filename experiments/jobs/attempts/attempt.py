@@ -30,7 +30,7 @@ from experiments.store.trees import is_kept
 
 @dataclass
 class AttemptProgress:
-    """The progress of an attempt, computed from its events (experiments/events/lines.py), oldest first."""
+    """The progress of an attempt, computed from its events (experiments/events/lines.py) in their order."""
 
     step: int | None = None
     first_step: int | None = None

@@ -18,7 +18,7 @@ from experiments.records import TRAINING, ChildExit, FailureClass
 
 MAX_STALLS = 3
 LONG_S = 600.0  # in an attempt of this length, one new step counts as progress, because it may be an epoch
-MAX_HANGS = 2  # one retry
+MAX_HANGS = 2  # the job fails at this number of hangs in a row, so it is retried once
 FAILED_CODES = range(1, 128)
 
 
@@ -90,7 +90,7 @@ def decide(
 def _lost(claimed: Claimed, outcome: Outcome, how: str, why: str, end: Callable[..., Ending], log_tail: str) -> Ending:
     """Return the ending of an attempt that hung or whose device failed.
 
-    Such an attempt is retried once, because a disk may be back, or another GPU may work.
+    Such an attempt is retried once, because the disk may answer again, or another GPU may work.
     """
     hangs, detail = claimed.hangs + 1, f"{how}: {why}"
     if hangs >= MAX_HANGS:
@@ -142,7 +142,8 @@ def _failed(
 def _micro_batch(claimed: Claimed, failure: Mapping[str, Any], pinned: Mapping[str, Any]) -> int | None:
     """Return the tokens of a micro-batch when memory ran out: reported by the child, pinned, or the whole batch.
 
-    A padded batch has at most LARGEST_UNCUT times its tokens. A larger micro-batch would not split any batch.
+    Padding makes a batch at most LARGEST_UNCUT times as large. A larger micro-batch would not split any batch, so the
+    result is at most this large.
     """
     training = claimed.job.spec.config.get("training")
     training = training if isinstance(training, Mapping) else {}  # another task may use this name differently

@@ -149,10 +149,10 @@ def keep(store: Store, points: Iterable[ProbePoint]) -> None:
 
 
 class Speed:
-    """Seconds per step on one kind of device in one precision, as a function of the step's cost. False if unknown.
+    """Seconds per step on one kind of device in one precision, as a function of the step's cost.
 
-    precision: "auto" stands for bf16 if bf16 was measured, and otherwise for fp32. It is the precision of a device
-    whose support for bf16 was not checked.
+    An instance without measurements is false. precision: "auto" stands for bf16 if bf16 was measured, and otherwise for
+    fp32. It is the precision of a device whose support for bf16 was not checked.
     """
 
     def __init__(self, points: Iterable[ProbePoint], kind: str, threads: int, precision: str = "") -> None:

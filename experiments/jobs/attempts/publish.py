@@ -119,7 +119,7 @@ def _demote(store: Store, run_id: str, eval_id: str) -> EvaluationSpec | None:
 def missing(store: Store, job: Job) -> list[str]:
     """Return the parts that a job still needs: TRAINING, eval_ids.
 
-    An evaluation to renew counts until it is renewed.
+    An evaluation to renew counts as missing until it is renewed.
     """
     result = store.result(job.run_id)
     if result is None or result.attempt <= job.rerun_after:

@@ -43,7 +43,7 @@ class Background:
     ) -> None:
         """Set the writer and its times.
 
-        For messages: `name` is what is written, `rebuild` the command that writes it again.
+        name, rebuild: for messages, the name of the tracking store and the command that writes it again.
         """
         self._name, self._rebuild = name, rebuild
         self._make_writer, self._interval_s, self._patience_s = make_writer, interval_s, patience_s
@@ -59,7 +59,7 @@ class Background:
     def track(self, run: TrackedRun) -> None:
         """Note that a run has started, changed or ended.
 
-        Its curve is written again and again while its status is RUNNING.
+        The curve of the run is written repeatedly while its status is RUNNING.
         """
         if not self._thread.is_alive():
             self._thread.start()

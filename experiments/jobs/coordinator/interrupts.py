@@ -1,6 +1,6 @@
-"""Handle SIGINT and SIGTERM. After the first signal, children save a checkpoint.
+"""Handle SIGINT and SIGTERM.
 
-The second signal ends the work at once.
+After the first signal, children save a checkpoint. The second signal ends the work at once.
 """
 
 import signal
@@ -10,9 +10,9 @@ from typing import Any, Self
 
 
 class Interrupts:
-    """A signal handler for a `with` block. `number` is the first signal (0: none).
+    """A signal handler for a `with` block.
 
-    The second raises KeyboardInterrupt.
+    `number` is the first signal that was received (0: none). The second signal raises KeyboardInterrupt.
     """
 
     def __init__(self) -> None:

@@ -49,7 +49,9 @@ class Coordinator:
         self._disk_full = ""  # message of a child that could not write
 
     def run(self, until: Until, only: Collection[str] | None = None) -> None:
-        """Work until `until` holds, or until interrupted. Raise DiskFull if a child ran out of disk space.
+        """Work until the condition `until` is met, or until interrupted.
+
+        Raises DiskFull if a child ran out of disk space.
 
         only: run_ids to work on. Other runs that wait at the beginning are left for the next coordinator.
         """
@@ -112,7 +114,7 @@ class Coordinator:
     def _take_requests(self) -> None:
         """Ask the children of cancelled runs to stop.
 
-        After a signal, on a full disk or over budget, ask all children.
+        After a signal, on a full disk or over budget, all children are asked to stop.
         """
         version = self._queue.data_version()
         if version != self._seen_version:
@@ -215,7 +217,7 @@ class Coordinator:
             self._watch.live[run_id] = live
             live.listen()
             if live.handle is None:
-                live.asked = "" if self._engine.outlives else "stop"  # it ended with its coordinator: no failure
+                live.asked = "" if self._engine.outlives else "stop"  # ending with its coordinator is no failure
                 self._finish(live, Exit(None))
             elif not self._engine.outlives:
                 self._watch.request_stop([live], "stop")

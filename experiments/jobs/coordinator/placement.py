@@ -262,7 +262,7 @@ class Placement:
     def _allowed(self, claimed: Claimed) -> bool:
         """Return whether this user has queued or trusted the code of the job.
 
-        If not, hold the job and give the reason.
+        If not, the job is held with the reason.
         """
         if claimed.signed or not trust.executes(claimed.job):
             return True

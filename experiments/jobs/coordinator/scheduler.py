@@ -87,8 +87,8 @@ def _card(job: Waiting, cards: Iterable[Card]) -> Card | None:
 def _closed(job: Waiting, cards: Sequence[Card], there: Sequence[Slot], count: int) -> list[str]:
     """Return the names of shared GPUs that take no more runs, because other runs could delay a waiting job forever.
 
-    For a job that can share a GPU, it is the GPU with the most free memory. For another job, it is the `count` GPUs
-    with enough memory and the fewest runs, because they become empty first.
+    If the job can share a GPU, the result is the GPU with the most free memory. Otherwise the result is `count` GPUs
+    with enough memory. They have the fewest runs, so they become empty first.
     """
     if job.devices == 1 and any(not slot.most and _fits(job, slot) for slot in there):
         return []  # the job waits for another device

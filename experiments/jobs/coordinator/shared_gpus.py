@@ -30,7 +30,7 @@ class SharedGpus:
         self._peaks: dict[str, list[float]] = {}  # run_id → samples of GB in use on the GPU of the run
 
     def cards(self, slots: Iterable[Slot], lives: Collection[RunningAttempt]) -> list[Card]:
-        """Return the GPUs that `lives` share, and the empty GPUs that runs may share."""
+        """Return the GPUs that running attempts (`lives`) share, and the empty GPUs that runs may share."""
         found = []
         for slot in slots:
             mine = _on(slot, lives) if slot.most > 1 else []

@@ -4,9 +4,10 @@ A small run whose memory is known shares a GPU. Any other run gets a GPU alone.
 
  - Memory: a run reserves its predicted memory times TOLERANCE, plus CONTEXT_GB for the CUDA context of its process. The
    reservations of all runs on a GPU stay within the memory that is free without these runs (`Slot.free_gb`).
- - Load: the predicted operations of a training step, divided by FULL_STEP for each GB of the GPU's memory. A run with
+ - Load: the predicted operations of a training step, divided by FULL_STEP times the GB of the GPU's memory. A run with
    a load above LARGE gets the GPU alone.
- - Start: 4, 2 or 1 runs at once, as many as have loads of together at most LARGE. If a load is unknown, 1.
+ - Start: 4, 2 or 1 runs at once. It is the largest of these numbers for which the number times the largest load is at
+   most LARGE. It is 1 if a load is unknown.
  - Growth: once the throughput of that many runs is measured (throughput.py), twice as many may run. The number doubles
    again as long as each doubling raises the throughput by the factor GAIN. Otherwise the smaller number stays. Runs
    that have started are never stopped for this.

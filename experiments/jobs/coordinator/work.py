@@ -99,7 +99,7 @@ _NAME = re.compile(
 )
 _INSIDE = (
     *("", "evaluations", "evaluations/*", "attempts", "attempts/*", "attempts/*/evaluations/*"),
-    *("attempts/*/checkpoints", "attempts/*/final"),  # trainers write here, but not names like _NAME
+    *("attempts/*/checkpoints", "attempts/*/final"),  # trainers write here, but no names like _NAME
 )
 
 

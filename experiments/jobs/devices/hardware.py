@@ -49,7 +49,7 @@ def visible_gpus(environ: Mapping[str, str]) -> list[Gpu]:
 def _nvidia_smi() -> list[tuple[str, Gpu]]:
     """Return (index, GPU) of each usable GPU, or of each of its slices; [] without nvidia-smi or driver.
 
-    Raises UserError.
+    Raises UserError if nvidia-smi does not answer.
     """
     rows = _ask_nvidia_smi("gpu", "index,uuid,memory.total,compute_mode,mig.mode.current")
     slices: dict[str, list[Gpu]] = {}
@@ -69,7 +69,7 @@ def _nvidia_smi() -> list[tuple[str, Gpu]]:
 def _ask_nvidia_smi(what: str, fields: str) -> list[list[str]]:
     """Return rows of `fields`, of which the last may contain commas; [] without nvidia-smi or driver.
 
-    Raises UserError.
+    Raises UserError if nvidia-smi does not answer.
     """
     lines = _output(f"--query-{what}={fields}", "--format=csv,noheader,nounits").splitlines()
     rows = [[value.strip() for value in line.split(",", fields.count(","))] for line in lines]
@@ -118,9 +118,9 @@ def gpus_in_use() -> dict[str, str]:
 
 
 def gpu_used_gb() -> dict[str, float]:
-    """Return the GB (1e9 bytes) in use on each GPU, by UUID and by index.
+    """Return the GB (1e9 bytes) in use on each GPU, by UUID and by index. Slices (MIG) are not included.
 
-    Slices (MIG) are not included. Raise UserError.
+    Raises UserError if nvidia-smi does not answer.
     """
     found = {}
     for index, uuid, used in _ask_nvidia_smi("gpu", "index,uuid,memory.used"):

@@ -70,9 +70,9 @@ class Slot:
 
     @property
     def unit(self) -> str:
-        """The device. It is equal for slots that share one ("cuda:2", "cpu").
+        """Name of the device, which is equal for slots that share a device ("cuda:2", "cpu").
 
-        Slots of a cluster ("cpu.7") share none.
+        Slots of a cluster ("cpu.7") share no device.
         """
         return self.name.partition("/" if self.kind == "cuda" else ":")[0]
 
@@ -141,7 +141,7 @@ def parse_slots(text: str, environ: Mapping[str, str] | None = None) -> list[Slo
 
 
 def parse_cluster_slots(text: str) -> list[Slot]:
-    """Return a slot for each run at once on a cluster, with its resources. The cluster chooses the devices."""
+    """Return one slot for each run that a cluster is to run at the same time. The cluster chooses the devices."""
     match = re.fullmatch(r"(cpu|cuda):(\d+)(?:x(\d+))?", text.strip())
     if not match or not int(match[2]) or match[3] == "0":
         raise UserError(f"--devices {text}: {CLUSTER_GRAMMAR}")

@@ -32,9 +32,9 @@ log = logging.getLogger(__name__)
 
 
 class LocalEngine(Engine):
-    """Starts children on this machine. preload: modules that the fork server imports.
+    """Starts children on this machine.
 
-    fork: False starts only subprocesses.
+    preload: modules that the fork server imports. With `fork=False`, all children are plain subprocesses.
     """
 
     name = "local"
@@ -182,7 +182,7 @@ class ForkServer:
     def _answer(self, *kinds: str) -> dict[str, Any]:
         """Return the server's next message of one of these kinds; {} if the server has ended.
 
-        "ready" is sent once and stays available.
+        The message "ready" is sent once. It stays available for later calls.
         """
         while self.alive:
             for message in self._replies:

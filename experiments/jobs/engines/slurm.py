@@ -31,7 +31,7 @@ class SlurmEngine(ClusterEngine):
     """Starts each child as a Slurm job. folder: a folder on the shared disk for submitit's files.
 
     settings: sbatch's options by their long names. The setting `signal_delay_s` belongs to this program. It is the time
-    between the signal to save and end, and the time limit.
+    between the signal to save a checkpoint and the job's time limit.
     """
 
     name = "slurm"

@@ -117,7 +117,10 @@ class Job:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any], members: tuple[Member, ...] = ()) -> "Job":
-        """Return the job of a `to_json`. Raise TypeError, KeyError or ValueError for missing and for unknown fields."""
+        """Return the job in a result of `to_json`.
+
+        Raises TypeError, KeyError or ValueError for missing and for unknown fields.
+        """
         read: dict[str, Any] = {
             "spec": RunSpec.from_json(values["spec"]),
             "keeps": union(values["keeps"]),

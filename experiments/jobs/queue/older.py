@@ -1,7 +1,7 @@
 """Convert the entries of a queue of version 0.1.0. Its jobs contained the fields of a RunSpec directly.
 
 An entry keeps its state and its attempts. If this user signed it, it is signed again. A damaged entry stays as it is.
-Only its run fails when the entry is read.
+Later, its run fails when the entry is read.
 """
 
 import sqlite3

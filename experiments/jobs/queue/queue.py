@@ -166,7 +166,7 @@ class QueueConnection:
     def held(self) -> list[str]:
         """Return the distinct reasons why jobs are held.
 
-        The reason of jobs that the `run` of another table has left is not included.
+        Jobs that another table's `ablations run` has left (LEFT) do not count.
         """
         kept = "SELECT DISTINCT held FROM jobs WHERE state='waiting' AND held NOT IN ('', ?) ORDER BY held"
         rows = self._read(kept, (LEFT,))
@@ -441,7 +441,7 @@ def left_s(queue: Queue, speed_now: float | None = None) -> float | None:
 
 
 def makespan(runs: Iterable[tuple[float, int]], free_at: Sequence[float]) -> float:
-    """Return the end of all runs if the longest starts first, and each takes the devices that become free first.
+    """Return the time when all runs have ended. The longest run starts first, and each takes the first free devices.
 
     runs: (length on one device, number of devices). free_at: time when each device becomes free. On twice as many
     devices, a run is assumed to be DOUBLING times as fast.

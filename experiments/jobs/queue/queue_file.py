@@ -165,11 +165,10 @@ _DAMAGE = ("malformed", "no such table", "no such column", "has no column", "not
 
 @contextlib.contextmanager
 def explain(path: Path, what: str = "the queue", again: str = f"Move it away. {REBUILD}") -> Iterator[None]:
-    """Turn SQLite errors that a user can fix, also those raised by MLflow, into UserError or DiskFull.
+    """Turn SQLite errors that a user can fix into UserError or DiskFull.
 
-    Other errors pass.
-
-    what: name of the database. again: advice on how to get a new one.
+    This includes SQLite errors that MLflow raises. Other errors pass unchanged. what: name of the database. again:
+    advice on how to get a new one.
     """
     try:
         yield

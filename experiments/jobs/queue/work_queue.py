@@ -65,7 +65,7 @@ class WorkQueue(Queue):
         )
 
     def leave_others(self, run_ids: Collection[str]) -> None:
-        """Hold all waiting jobs except these until another coordinator works."""
+        """Hold all waiting jobs except these until another coordinator starts."""
         self._write(
             "UPDATE jobs SET held=? WHERE state='waiting' AND run_id NOT IN (SELECT value FROM json_each(?))",
             (LEFT, json.dumps(list(run_ids))),
@@ -85,7 +85,7 @@ class WorkQueue(Queue):
     def claim(self, run_id: str, attempt: int, slot: str, kind: str) -> bool:
         """Change a job from waiting to running.
 
-        Return False if it no longer waits: another process was first, or cancelled it.
+        Returns False if the job no longer waits, because another process has claimed or cancelled it.
         """
         now = record_time()
         with self._change():
