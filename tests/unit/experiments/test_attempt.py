@@ -1,12 +1,13 @@
 """The starting point of an attempt: what it takes over from former ones."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from experiments.device_spec import DeviceSpec
 from experiments.events.event_log import EventWriter, Tail
-from experiments.jobs.attempts.attempt import prepare_attempt
+from experiments.jobs.attempts.attempt import AttemptProgress, prepare_attempt
 from experiments.jobs.devices.slots import Slot
 from experiments.jobs.engines.engine import Engine
 from experiments.jobs.engines.local import LocalEngine
@@ -100,3 +101,14 @@ def test_a_rerun_is_a_new_training_also_after_an_attempt_that_only_scored(store,
     micro_batch(store, engine, rerun_after=1)
     first = next(iter(Tail(store.attempt_folder(RUN, 3)).read()))
     assert (first["kind"], first["earlier"]) == ("restarted", [1, 2])
+
+
+def test_the_time_left_is_that_of_the_steps_left_at_the_speed_since_the_first_point():
+    progress = AttemptProgress(doing="training", first_point=(10, 100.0), last_point=(30, 140.0))
+    assert progress.left_s(130) == 2.0 * 100 and progress.left_s(30) == 0.0 == progress.left_s(20)
+    assert progress.left_s(None) is None and replace(progress, total=40).left_s(None) == 20.0
+    assert replace(progress, doing="evaluating").left_s(130) is None
+    assert replace(progress, last_point=None).left_s(130) is None is replace(progress, first_point=None).left_s(130)
+    assert replace(progress, last_point=(10, 140.0)).left_s(130) is None
+    assert progress.speed(1000.0, 100) == 1000 * 20 / 100 / 40
+    assert progress.speed(0.0, 100) is None is progress.speed(1000.0, None)

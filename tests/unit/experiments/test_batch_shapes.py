@@ -82,3 +82,12 @@ def test_no_micro_batch_has_a_cheaper_shape_and_no_shape_is_larger_than_what_it_
     widest = (1, int(source.max()), int(target.max()))
     for shape, parts in held.items():
         assert shape == widest or shape == tuple(np.max(parts, axis=0))
+
+
+def test_a_micro_batch_that_fits_no_shape_is_cut_in_halves_in_order():
+    source, target = np.full(7, 5), np.full(7, 6)
+    shapes = Shapes((source, target), [(1, 5, 6), (2, 5, 6), (9, 4, 9)])
+    fitted = shapes.fit(np.arange(7))
+    assert [(some.tolist(), shape) for some, shape in fitted] == [
+        ([0], (1, 5, 6)), ([1, 2], (2, 5, 6)), ([3, 4], (2, 5, 6)), ([5, 6], (2, 5, 6)),
+    ]  # fmt: skip

@@ -17,7 +17,7 @@ from experiments.errors import Damaged, UserError
 from experiments.identity import identity_of, with_members
 from experiments.jobs.coordinator.placement import Placement
 from experiments.jobs.queue import queue_file, trust
-from experiments.jobs.queue.job import Ending, Member, Outcome, State, job_from, to_text
+from experiments.jobs.queue.job import Ending, Member, Outcome, State, job_from, merge, to_text
 from experiments.jobs.queue.queue import Queue, left_s
 from experiments.jobs.queue.work_queue import WorkQueue
 from experiments.run_spec import EvaluationSpec, TrainerSpec
@@ -603,3 +603,25 @@ def test_a_job_with_a_setting_of_another_version_is_refused_with_what_to_do():
     job = made_job(f"{1:016x}", "translation", {"evaluation": {"precision": "int8"}})
     with pytest.raises(UserError, match=rf"run {job.run_id} .*evaluation\.precision: .*ablations cancel {job.run_id}"):
         validated(load_task("translation"), job.spec)
+
+
+def test_two_requests_for_one_run_are_one_job_with_the_needs_of_both():
+    dev, test, again = evaluation("d" * 16), evaluation("e" * 16, "test"), replace(evaluation("d" * 16), set="again")
+    members = [Member("study", "demo", "builtin", row) for row in ("base", "wide")]
+    old = made_job(
+        "a" * 16, train=True, evaluations=(dev,), renew={"x": 1}, read_by=(dev,), read_at=(5, 9), priority=3, turn=4,
+        rerun_after=2, members=(members[0],),
+    )  # fmt: skip
+    new = made_job(
+        "a" * 16, train=False, evaluations=(again, test), renew={"y": 2}, read_by=(dev, test), read_at=(3, 9),
+        priority=1, turn=7, rerun_after=1, members=(members[1], members[0]),
+    )  # fmt: skip
+    both = merge(old, new)
+    assert both.train and both.evaluations == (dev, test) and both.renew == {"x": 1, "y": 2}
+    assert both.read_by == (dev, test) and both.read_at == (3, 5, 9)
+    assert (both.priority, both.turn, both.rerun_after) == (3, 4, 2) == (
+        merge(new, old).priority, merge(new, old).turn, merge(new, old).rerun_after,
+    )  # fmt: skip
+    assert both.members == (members[0], members[1])
+    assert merge(old, replace(new, renew={"d" * 16: 3})).evaluations == (again, test), "a renewed evaluation replaces"
+    assert not merge(replace(old, train=False), new).train

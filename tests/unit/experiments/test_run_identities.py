@@ -160,6 +160,18 @@ def test_only_the_length_of_a_training_is_no_part_of_its_lineage():
     assert lineage(steps[0].model_copy(update={"seed": 2}), INPUTS) != lineage(steps[0], INPUTS)
 
 
+def test_the_lineage_of_an_own_trainer_has_its_command_and_its_defaults():
+    config = Own()
+    assert lineage(config, {}, "python a.py") != lineage(config, {}, "python b.py") != lineage(config, {})
+    assert lineage(RunConfig(), INPUTS) == digest({
+        "task": "translation", "seed": RunConfig().seed, "settings": {}, "inputs": INPUTS,
+    })  # fmt: skip
+    assert lineage(config, {}) == digest({
+        "task": config.task, "seed": config.seed, "settings": identity_settings(config), "inputs": {},
+    })  # fmt: skip
+    assert identity_settings(config)
+
+
 def test_members_are_numbered_from_one_in_the_order_of_their_names():
     run_ids = [f"{number:016x}" for number in range(12, 0, -1)]
     inputs = with_members({"corpus": C}, run_ids)
@@ -183,6 +195,8 @@ def test_the_data_alone_is_what_is_left_without_runs():
     branch = with_parent_run(data, ParentRun(A, 3))
     assert without_runs(branch) == without_runs(with_members(data, [A, B])) == without_runs(data) == data
     assert without_runs({**of_imported("s", "r"), **data}) == data
+    step = next(name for name, value in branch.items() if value == "3")
+    assert without_runs({**data, step: "3"}) == {**data, step: "3"}, "without a parent run this is an input of the data"
     parent, after = (name for name in branch if name not in data)
     half = {**data, parent: "not a run", after: "3"}
     assert without_runs(half) == half, "no branch: a user's own inputs may have these names"
