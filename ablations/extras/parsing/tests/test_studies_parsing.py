@@ -85,4 +85,4 @@ def test_of_the_paper_s_sentences_one_is_not_true_of_its_own_numbers(tmp_path: P
     assert wrong.check == "semi-supervised is better than multi-task in f1" and wrong.paper is not None
     assert wrong.paper.state == "does not hold"
     assert "against 93 (Luong et al. 2015): worse by 0.3" in wrong.paper.words
-    assert len(claims) == 6 and {claim.here.state for claim in claims} == {"cannot be checked"}
+    assert len(claims) == 7 and {claim.here.state for claim in claims} == {"cannot be checked"}

@@ -129,6 +129,8 @@ def test_generated_trees_are_whole_and_held_out_ones_apart() -> None:
 def test_generated_recipes_have_names_of_their_own() -> None:
     settings = ({}, {"builtin_pairs": 7}, {"train_extra": ("extra",)}, {"train_extra": ("extra",), "builtin_extra": 7})
     assert len({resolve(TreeData(**each)).training_digest() for each in settings}) == 4
+    for name in ("dev", "test"):  # the held-out trees are the same for every training set
+        assert len({resolve(TreeData(**each)).set_digest(name) for each in settings}) == 1
     assert len({resolve(TreeData()).set_digest(name) for name in ("dev", "test")}) == 2
 
 
