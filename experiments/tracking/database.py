@@ -48,6 +48,7 @@ def import_mlflow() -> Any:
 
 
 def database_uri(store: Store) -> str:
+    """Return MLflow's address of the database of a store."""
     return f"sqlite:///{store.mlflow_db}"
 
 

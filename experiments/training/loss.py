@@ -67,6 +67,8 @@ def smoothed_loss(
 
 
 class _SmoothedLoss(torch.autograd.Function):
+    """The computation of `smoothed_loss`, whose forward pass also computes the gradients."""
+
     @staticmethod
     def forward(
         ctx: Any,

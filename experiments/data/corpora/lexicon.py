@@ -8,24 +8,28 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 
 class Noun(NamedTuple):
+    """An English noun and its German translation."""
+
     singular: str
     plural: str
-    nominative: str
-    genitive: str
-    plural_de: str
+    nominative: str  # German nominative singular
+    genitive: str  # German genitive singular
+    plural_de: str  # German nominative plural
     gender: str  # grammatical gender of the German word: m, f, n
     pronoun: str  # English pronoun of the singular: he, she, it
     classes: str  # letters of its classes, such as h (human), a (animal), t (thing), p (place)
 
 
 class Verb(NamedTuple):
+    """An English verb and its German translation."""
+
     base: str
-    third: str
+    third: str  # third person singular
     past: str
     prefix: str  # separable prefix, "" if none
     singular_de: str  # third person singular, without the prefix
     plural_de: str  # third person plural and infinitive, without the prefix
-    participle: str
+    participle: str  # German past participle
     auxiliary: str  # haben or sein
     subjects: str  # classes of nouns that may be its subject
     objects: str  # classes of nouns that may be its object
@@ -95,9 +99,11 @@ class Dice:
         return (self._bits(32) * count) >> 32
 
     def chance(self, percent: int) -> bool:
+        """Return True with a probability of `percent` %."""
         return self._bits(32) * 100 < percent << 32
 
     def pick(self, options: Sequence[T]) -> T:
+        """Return a random option. All options are equally likely."""
         return options[(self._bits(32) * len(options)) >> 32]
 
     def pick_early(self, options: Sequence[T]) -> T:

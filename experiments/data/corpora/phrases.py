@@ -39,6 +39,8 @@ class Phrase(NamedTuple):
 
 
 class Determiner(NamedTuple):
+    """A determiner in English and German."""
+
     en_singular: str
     en_plural: str
     forms: dict[str, Forms]  # German forms by gender
@@ -195,31 +197,37 @@ class Content(NamedTuple):
 
 
 class Clause(NamedTuple):
+    """The words of a clause in English and German, by position."""
+
     subject_en: str
     auxiliary_en: str  # "" if there is no auxiliary
     predicate_en: str
     subject_de: str
-    finite: str
+    finite: str  # the German finite verb; the fields below are German, too
     pronouns: str  # pronouns as objects, which come before other objects
-    middle: str
+    middle: str  # all other words between the finite verb and `end`
     end: str  # prefix, participle or infinitive; "" if none
     final: str  # the words that end a subordinate clause: `end` and the finite verb
     time: Words | None  # adverb of time inside the clause; the caller may move it to the front
 
     def english(self) -> str:
+        """Return the English clause as a statement."""
         return _join(self.subject_en, self.auxiliary_en, self.predicate_en, self.time[0] if self.time else "")
 
     def english_question(self) -> str:
+        """Return the English clause as a question, without a question mark."""
         return _join(self.auxiliary_en, self.subject_en, self.predicate_en, self.time[0] if self.time else "")
 
     def main(self) -> str:
+        """Return the German main clause, which begins with the subject."""
         return _join(self.subject_de, self.finite, self.pronouns, self._time(), self.middle, self.end)
 
     def inverted(self) -> str:
-        """Return a main clause whose verb precedes the subject: after an adverb or another clause, or in a question."""
+        """Return the German clause with the verb before the subject: after an adverb or a clause, or in a question."""
         return _join(self.finite, self.subject_de, self.pronouns, self._time(), self.middle, self.end)
 
     def subordinate(self) -> str:
+        """Return the German subordinate clause, without its conjunction."""
         return _join(self.subject_de, self.pronouns, self._time(), self.middle, self.final)
 
     def _time(self) -> str:

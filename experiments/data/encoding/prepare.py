@@ -60,6 +60,8 @@ def chunks(rows: Iterable[Row], sides: int) -> Iterator[list[Row]]:
 
 
 class _Chunk(NamedTuple):
+    """An encoded chunk of rows."""
+
     read: int  # number of rows read, dropped rows included
     over_long: int  # number of pairs dropped before encoding, because a side has too many characters
     rows: Sequence[Row]

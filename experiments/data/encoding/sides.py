@@ -27,6 +27,7 @@ Pieces = NDArray[np.unsignedinteger[Any]]
 
 
 def piece_dtype(vocab_size: int) -> np.dtype[Any]:
+    """Return the smaller of uint16 and uint32 that can represent all pieces of a vocabulary."""
     return np.dtype(np.uint16 if vocab_size <= 1 << 16 else np.uint32)
 
 

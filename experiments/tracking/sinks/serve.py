@@ -20,6 +20,8 @@ from model.extensions import added, load
 
 
 class Sink(Protocol):
+    """The interface of a sink's class."""
+
     def sync(self, run: TrackedRun) -> None:
         """Write everything that the sink lacks of a run."""
 

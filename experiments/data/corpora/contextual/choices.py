@@ -70,6 +70,8 @@ class Clause:
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
+    """A sentence with one or two clauses."""
+
     first: Clause
     time: Words | None = None  # stands before the first clause
     joint: Words | None = None  # the conjunction of the second clause

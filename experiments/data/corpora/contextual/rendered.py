@@ -32,6 +32,8 @@ class Dependency(NamedTuple):
 
 
 class Rendered(NamedTuple):
+    """A sentence in both languages."""
+
     source: tuple[Source, ...]
     target: tuple[Target, ...]
 
