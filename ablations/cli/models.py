@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from experiments.evaluation.translator import Translation, Translator
 
 GENERATED = ("translate", "continue text")  # values of `Use.does` that `generate` and `export` support
-_for_translation = partial(typer.Option, rich_help_panel="Of a model that translates")
-_for_language = partial(typer.Option, rich_help_panel="Of a language model")
+_for_translation = partial(typer.Option, rich_help_panel="Options for models that translate")
+_for_language = partial(typer.Option, rich_help_panel="Options for language models")
 Selected = Annotated[Selectors, options.Without(("rows", "seeds"))]
 
 

@@ -178,7 +178,7 @@ def _busy(store: Store) -> set[str]:
 
 
 def alone(store: Store) -> contextlib.AbstractContextManager[None]:
-    """Return a context that locks the store against other commands. Raises UserError if the store has no runs."""
+    """Return a lock that keeps coordinators from working on the store. Raises UserError if the store has no runs."""
     if not store.runs.is_dir():
         raise UserError(f"{store.root} is not a store with runs. Name the store with --store.")
     return store.coordinator_lock()
