@@ -148,7 +148,7 @@ class Code:
             self._linked += [path for path in paths if path in asked]
             if lost := [path for path in paths if not _below(path, asked)]:
                 raise UserError(f"In the code of the rows, {_names(lost)} is {what}, whose content is not in this "
-                    "repository. Name it in `links`, to give runs that of your working copy.")  # fmt: skip
+                    "repository. Name it in `links`, so that runs use the content in your working copy.")  # fmt: skip
         found = git.untracked("-x", "__pycache__/", below=asked) if asked else []
         self._linked += [path.rstrip("/") for path in found if not path.endswith("__pycache__/")]
         self.links = [os.path.relpath(path, git.prefix) for path in self._linked]
@@ -177,7 +177,7 @@ class Code:
         changed = [one.path for one in self._git.uncommitted() if one.path not in self._hidden and not pinned]
         new = [path for path in self._git.untracked("--exclude-standard") if path.endswith(".py") and not pinned]
         moving = ""
-        said = "as base_commit says" if pinned else "without uncommitted changes"
+        said = "(base_commit)" if pinned else "without uncommitted changes"
         said = f"with uncommitted changes in {_names(changed)}" if changed else said
         said += f", without {_names(new)}, which git does not track" if new else ""
         for name, commit in self._moving.items():
@@ -317,7 +317,7 @@ class Code:
                 "or let git ignore it and name it in `links`.")  # fmt: skip
         for path, mode, _ in changed:
             if mode == SUBMODULE or _below(path, self._linked):
-                raise UserError(f"Its code has {path}, a submodule or the place of a link. Remove it there.")
+                raise UserError(f"Its code contains {path}, which is a submodule or is in `links`. Remove it there.")
         return [path for path, *_ in changed]
 
     def _target(self, link: str) -> str:
@@ -359,8 +359,8 @@ class Code:
             raise UserError(f"The patch {name} has colour codes. Make it with `git diff --no-color`.")
         if any(_same_halves(line) for line in re.findall(rb"^diff --git (.*)$", patch, re.MULTILINE)):
             raise UserError(
-                f"The patch {name} has no prefixes a/ and b/ before its paths, as under git's diff.noprefix: the first "
-                "folder of a path would be taken for one. Make it with `git diff --src-prefix=a/ --dst-prefix=b/`."
+                f"The patch {name} has no prefixes a/ and b/ before its paths (git's option diff.noprefix). Make it "
+                "with `git diff --src-prefix=a/ --dst-prefix=b/`."
             )
         return patch
 

@@ -331,8 +331,8 @@ def _how(spent: TableSpent) -> Iterator[str]:
         "of each that the run leased"
     )
     yield (
-        "the runtime in the checklist is of training alone, in the attempts that led to the present results: without "
-        "scoring, and without what was trained again from the beginning"
+        "the runtime in the checklist is the training time of the attempts that led to the present results, without "
+        "scoring, and without earlier attempts if training started again from the beginning"
     )
     if every.without_cpu_joules < every.attempts:
         yield (
@@ -340,6 +340,6 @@ def _how(spent: TableSpent) -> Iterator[str]:
             "time"
         )
     if every.without_gpu_joules < every.on_gpus:
-        yield "energy of GPUs (NVML) is times the leased share"
+        yield "energy of GPUs (NVML) is multiplied by the leased share"
     if spent.shared:
-        yield f"in full also where a run was made for other tables ({number(spent.shared, 'run')})"
+        yield f"{number(spent.shared, 'run')} also made for other tables: counted in full"

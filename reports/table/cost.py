@@ -196,8 +196,8 @@ COSTS = (
     )),
     Cost("decode_memory", "decoding MB", "ours", "decode_memory", lambda row, _: _mean(row, decoding_memory),
          unit=1e6, about=(
-         "Decoding MB: at the peak, of the GPU's tensors, or of the whole process, which keeps what earlier ones took. "
-         "A batch has as many hypotheses whatever the beam."
+         "Decoding MB: peak memory of the GPU's tensors, or on a CPU of the whole process since its start. A batch has "
+         "the same number of hypotheses with every beam size."
     )),
 )  # fmt: skip
 
@@ -232,8 +232,9 @@ _ABOUT = {
     ),
     "gradient": "Gradient norm: of all parameters at the step, before clipping.",
     "jacobian": (
-        "Gradient by distance: the norm of the encoder's last output by its input so many pieces before, over that by "
-        "its last input; before the first or the last update, without dropout."
+        "Gradient by distance: the norm of the gradient of the encoder's last output with respect to the input at this "
+        "distance (in pieces), divided by that with respect to the last input; before the first or the last update, "
+        "without dropout."
     ),
 }
 
