@@ -58,7 +58,8 @@ class GitError(UserError):
 class Change(NamedTuple):
     """A tracked file that differs from the last commit.
 
-    mode: git's mode; "0" for a removed file. object: git's object; "" if the content is read from the working copy.
+    mode: git's mode; "0" for a removed file.
+    object: git's object; "" if the content is read from the working copy.
     """
 
     path: str

@@ -241,8 +241,9 @@ def name_given_by(
 ) -> str:
     """Return the run_id that results from the record of a run's name; "" if the record contradicts the run's settings.
 
-    named_by: the record, as `named_by_of` writes it. config: the nested settings, with task and seed. command: the
-    command of the trainer, which must match the record; None: the command is not checked.
+    named_by: the record, as `named_by_of` writes it.
+    config: the nested settings, with task and seed.
+    command: the command of the trainer, which must match the record; None: the command is not checked.
     """
     settings, changed = named_by.get("settings"), named_by.get("changed defaults") or {}
     if not isinstance(settings, Mapping) or not isinstance(changed, Mapping):

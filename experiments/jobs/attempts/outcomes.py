@@ -37,10 +37,14 @@ def decide(
 ) -> Ending:
     """Decide the state of a job whose attempt has ended and whose finished parts are in place.
 
-    missing: parts that the job still needs. expected: parts that this attempt had to make; more may have been requested
-    since. code: the child's exit code (negative: a signal; None: unknown). asked: "cancel", "stop" or "hung" if the
-    coordinator ended the attempt. withdrawn: why a cluster's attempt did not even begin. log_tail: end of the log, for
-    messages. limit_gb: memory limit of the run, for messages. shared: whether the run had a share of a GPU.
+    missing: parts that the job still needs.
+    expected: parts that this attempt had to make; more may have been requested since.
+    code: the child's exit code (negative: a signal; None: unknown).
+    asked: "cancel", "stop" or "hung" if the coordinator ended the attempt.
+    withdrawn: why a cluster's attempt did not even begin.
+    log_tail: end of the log, for messages.
+    limit_gb: memory limit of the run, for messages.
+    shared: whether the run had a share of a GPU.
     """
     best, ahead = _mark(claimed, record)
     log_tail = f"\n{log_tail}" if log_tail else ""

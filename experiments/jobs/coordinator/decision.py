@@ -28,8 +28,9 @@ def decide(
 ) -> dict[str, Decision]:
     """Return the decision for each GPU of `auto` among `slots`, by the GPU's name. waiting: all jobs that wait.
 
-    cards: GPUs whose runs or levels are known; all others are empty and unmeasured. left_alone: GPU name → reason why
-    it is not used. mps: NVIDIA's MPS daemon runs and serves the runs of a shared GPU.
+    cards: GPUs whose runs or levels are known; all others are empty and unmeasured.
+    left_alone: GPU name → reason why it is not used.
+    mps: NVIDIA's MPS daemon runs and serves the runs of a shared GPU.
     """
     left_alone, waiting = left_alone or {}, list(waiting)
     usable = [slot for slot in slots if slot.name not in left_alone]

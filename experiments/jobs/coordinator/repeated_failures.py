@@ -27,8 +27,8 @@ class RepeatedFailures:
     def add(self, job: Job, failure: Mapping[str, Any] | None, error: str) -> None:
         """Record a failed job. Hold the waiting jobs of its tables if another row has failed in the same way.
 
-        failure: the attempt's failure event, with `cls`, `message` and `traceback`. error: the job's error, which
-        includes the end of its log.
+        failure: the attempt's failure event, with `cls`, `message` and `traceback`.
+        error: the job's error, which includes the end of its log.
         """
         if failure is None or failure.get("cls") not in CONCERNS_ALL:
             return

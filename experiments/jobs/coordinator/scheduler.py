@@ -35,8 +35,9 @@ def place(
 ) -> list[tuple[Waiting, Lease]]:
     """Return pairs of a job and its slots. Each job and each slot occurs at most once.
 
-    slots: all slots, free or not. cards: GPUs that runs share or may share. A GPU without runs is also among the free
-    slots. A job that cannot share it takes the whole GPU.
+    slots: all slots, free or not.
+    cards: GPUs that runs share or may share. A GPU without runs is also among the free slots. A job that cannot share
+        it takes the whole GPU.
 
     Jobs are placed by priority (highest first), then by `turn`, then by predicted cost (largest first). Ties keep the
     order of `waiting`. `turn` puts the first seed of every row first, so that a table has all of its rows early. Base

@@ -115,7 +115,9 @@ class Window(NamedTuple):
 class Level:
     """The sharing that measurements allow.
 
-    limit: number of runs at once. before: the last window before the limit was raised. settled: the limit is final.
+    limit: number of runs at once.
+    before: the last window before the limit was raised.
+    settled: the limit is final.
     why: reason for messages.
     """
 

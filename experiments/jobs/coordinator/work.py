@@ -54,11 +54,13 @@ def work(
     UserError if another coordinator holds the store, and DiskFull if the disk is full. The remaining jobs then stay
     queued.
 
-    task_of: returns the task of a run; without it, nothing is prepared and code is not compared. tracker: writes runs
-    to MLflow; after a signal, `work` waits INTERRUPTED_S for it. sinks: receive the same runs as the tracker; `work`
-    waits SINKS_S for each at the end. hang_s: a child without an event for this time is stopped. refill: queues more
-    jobs, for example a tuner's next trial; it is called in this process, under its lock, at the beginning and after
-    each ended job. only: run_ids to work on; other runs that wait now stay queued.
+    task_of: returns the task of a run; without it, nothing is prepared and code is not compared.
+    tracker: writes runs to MLflow; after a signal, `work` waits INTERRUPTED_S for it.
+    sinks: receive the same runs as the tracker; `work` waits SINKS_S for each at the end.
+    hang_s: a child without an event for this time is stopped.
+    refill: queues more jobs, for example a tuner's next trial; it is called in this process, under its lock, at the
+        beginning and after each ended job.
+    only: run_ids to work on; other runs that wait now stay queued.
     """
     with contextlib.ExitStack() as stack:
         engine = stack.enter_context(contextlib.closing(engine or LocalEngine()))

@@ -40,8 +40,8 @@ def load_engine(
 
     Raises UserError if it cannot be used (see `Engine.configured`).
 
-    pool: node workers of a cluster that take the runs; None: one cluster job per attempt. setup: shell lines that run
-    on a cluster's node before each run.
+    pool: node workers of a cluster that take the runs; None: one cluster job per attempt.
+    setup: shell lines that run on a cluster's node before each run.
     """
     engine = engine_class(name).configured(settings, folder, at_once)
     if not isinstance(engine, ClusterEngine):

@@ -71,8 +71,8 @@ class Engine(ABC):
     def configured(cls, settings: Mapping[str, str], folder: Path, at_once: int) -> Self:
         """Return the engine with the settings of --engine-set. Raise UserError if it cannot be used here.
 
-        folder: a folder on a disk that all machines share, for files of the engine. at_once: largest number of children
-        at a time.
+        folder: a folder on a disk that all machines share, for files of the engine.
+        at_once: largest number of children at a time.
         """
         return cls()
 

@@ -164,7 +164,8 @@ class WorkerPool:
 class Workers:
     """The node workers of a store.
 
-    living: folder name → handle of each worker that the cluster still has. why: why the last worker failed.
+    living: folder name → handle of each worker that the cluster still has.
+    why: why the last worker failed.
     """
 
     def __init__(self, cluster: ClusterEngine, items: WorkItems, pool: WorkerPool | None) -> None:

@@ -443,8 +443,10 @@ def left_s(queue: Queue, speed_now: float | None = None) -> float | None:
 def makespan(runs: Iterable[tuple[float, int]], free_at: Sequence[float]) -> float:
     """Return the time when all runs have ended. The longest run starts first, and each takes the first free devices.
 
-    runs: (length on one device, number of devices). free_at: time when each device becomes free. On twice as many
-    devices, a run is assumed to be DOUBLING times as fast.
+    On twice as many devices, a run is assumed to be DOUBLING times as fast.
+
+    runs: (length on one device, number of devices).
+    free_at: time when each device becomes free.
     """
     free = sorted(free_at)
     for length, devices in sorted(runs, reverse=True):
