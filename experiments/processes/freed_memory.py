@@ -1,9 +1,9 @@
 """Return freed memory to the system if the heap keeps growing.
 
-glibc keeps the memory that a training frees (experiments/device.py explains why). It places blocks of ever new sizes
-between the kernels that oneDNN caches, one for each shape. A training on multi30k grew for thousands of steps, although
-the live part of its heap stayed constant. Memory that was returned must be allocated again, which takes time. So it is
-returned only after the process has grown.
+glibc keeps the memory that a training frees (experiments/device.py explains why). Batches of new shapes allocate blocks
+of new sizes, which end up between the kernels that oneDNN caches for each shape. A training on multi30k grew for
+thousands of steps, although the live part of its heap stayed constant. Memory that was returned must be allocated
+again, which takes time. So it is returned only after the process has grown.
 """
 
 import ctypes

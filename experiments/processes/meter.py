@@ -91,7 +91,7 @@ class Nvml:
 
     @classmethod
     def open(cls, environ: Mapping[str, str] = os.environ, count: int | None = None) -> Self | None:
-        """Return the counters of the first `count` GPUs that CUDA shows to this process. None stands for all of them.
+        """Return the counters of the first `count` GPUs that CUDA shows to this process; without `count`, of all.
 
         The result is None if a GPU cannot be read or cannot be identified with certainty.
         """

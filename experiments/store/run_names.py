@@ -84,7 +84,7 @@ class RunNames:
         self._by_settings: dict[type, dict[tuple[str, Hashable], list[KnownRun]]] = {}
 
     def find(self, config: TaskConfig, inputs: Mapping[str, str], trainer: TrainerSpec = NO_TRAINER) -> RunName:
-        """Return the name of a planned run (see the docstring of this module)."""
+        """Return the name of a planned run. The docstring of this module states the rules."""
         plain = run_name(config, inputs, trainer)
         if config.roles().frozen_defaults:
             return plain

@@ -27,8 +27,11 @@ from experiments.store.budget import BUDGET
 POLL_S = 0.05  # longest wait for the end of a child in one round of the loop
 IDLE_S = 0.2  # longest wait for requests in one round without children
 log = logging.getLogger(__name__)
-# When the loop ends. "empty": when the queue is empty. "stopped": only on request. "submitted": when all jobs that can
-# be submitted to the cluster are submitted. "settled": when ended attempts are collected; no attempt is started.
+# The condition under which the loop ends.
+#   "empty"      The queue is empty.
+#   "stopped"    None: the loop ends only on request.
+#   "submitted"  All jobs that can be submitted to the cluster are submitted.
+#   "settled"    Ended attempts are collected. No attempt is started.
 Until = Literal["empty", "stopped", "submitted", "settled"]
 
 

@@ -48,7 +48,7 @@ def work(
     sinks: Sequence[Background] = (),
     only: Collection[str] | None = None,
 ) -> Summary:
-    """Work on a store's queue until it is empty, or as `until` says (loop.Until), or until SIGINT or SIGTERM.
+    """Work on a store's queue until the condition `until` (loop.Until) is met, or until SIGINT or SIGTERM.
 
     The first signal asks the children to save a checkpoint and waits for them. The second signal kills them. Raises
     UserError if another coordinator holds the store, and DiskFull if the disk is full. The remaining jobs then stay

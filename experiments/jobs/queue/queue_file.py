@@ -159,7 +159,7 @@ def immediate(connection: sqlite3.Connection) -> Iterator[None]:
 
 BUSY_TIMEOUT_S = 30.0
 REBUILD = "A queue contains no results: `ablations queue STUDY` makes it again."
-# Parts of SQLite's messages that mean damage. Some of the messages do not say so.
+# Parts of SQLite's messages about a damaged file. SQLite does not recognise every damage as such.
 _DAMAGE = ("malformed", "no such table", "no such column", "has no column", "not decode", "unsupported file format")
 
 
