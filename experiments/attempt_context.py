@@ -16,14 +16,14 @@ class AttemptContext:
     """Context of one attempt, which the child passes to the task.
 
     folder: the attempt's folder. The task writes files only there.
-    emit: report an event, as in `emit("metrics", step=…, metrics={…})` (experiments/events/lines.py).
-    should_stop: return whether the attempt must stop. The task calls it at every step. If it returns True, the task
-        saves a checkpoint and raises errors.Preempted.
+    emit: function that reports an event, as in `emit("metrics", step=…, metrics={…})` (experiments/events/lines.py).
+    should_stop: function that returns whether the attempt must stop. The task calls it at every step. If it returns
+        True, the task saves a checkpoint and raises errors.Preempted.
     code_digest: digest of the training code. Checkpoints of other code are not resumed.
     rank: number of this process among the `device.count` processes that train together. Rank 0 starts the other ranks,
         emits the events and saves the checkpoints.
     port: the port at which the other ranks connect to rank 0.
-    start_ranks: start the other ranks (training/ranks.py: OtherRanks). Only rank 0 has this function.
+    start_ranks: function that starts the other ranks (training/ranks.py: OtherRanks). Only rank 0 has this function.
     members: for an ensemble, the folders of the attempts that trained its members.
     start: for a branch, the checkpoint of its parent run from which the training begins.
     """

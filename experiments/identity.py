@@ -101,7 +101,7 @@ def with_parent_run(inputs: Mapping[str, str], parent_run: ParentRun) -> dict[st
 
 
 def parent_run_in(inputs: Mapping[str, str]) -> ParentRun | None:
-    """Return the parent run of a branch; None for the inputs of another training."""
+    """Return the parent run of a branch; None if the inputs are not those of a branch."""
     run_id, step = inputs.get(_PARENT, ""), inputs.get(_AFTER, "")
     return ParentRun(run_id, int(step)) if re.fullmatch("[0-9a-f]{16}", run_id) and step.isdecimal() else None
 
@@ -140,7 +140,7 @@ def without_runs(inputs: Mapping[str, str]) -> dict[str, str]:
 
 
 def lineage(config: TaskConfig, inputs: Mapping[str, str], command: str = "") -> str:
-    """Return a hash that is equal for runs of which the longer may continue the shorter.
+    """Return a hash that is equal for two runs if the longer run may continue the shorter run.
 
     Such runs differ only in the settings of `SettingRoles.not_in_lineage`, such as train_steps. For a user's trainer,
     the hash includes the command and all settings with their values. A changed default therefore changes the hash.

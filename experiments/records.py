@@ -19,13 +19,13 @@ class ChildExit(IntEnum):
 
 
 class FailureClass(StrEnum):
-    """Class of an attempt's failure. The coordinator decides by it whether to try again (attempts/outcomes.py)."""
+    """Class of an attempt's failure. The coordinator uses it to decide whether to try again (attempts/outcomes.py)."""
 
     OUT_OF_MEMORY = "out_of_memory"
     DISK_FULL = "disk_full"
     DIVERGED = "diverged"  # the loss or a weight is not finite
     DEVICE = "device"  # the GPU, its driver or its link to another GPU failed
-    USER_ERROR = "user_error"  # the message says what to change
+    USER_ERROR = "user_error"  # a mistake of the user; the message says what to change
     BUG = "bug"
 
     @classmethod

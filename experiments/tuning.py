@@ -73,7 +73,10 @@ class Trial:
 
 
 class Search:
-    """The trials of one row. about: the row's other settings, trainer and inputs, which the file's digest includes."""
+    """The trials of one row. The name of their file is a digest of `space` and `about`.
+
+    about: the row's other settings, its trainer and its inputs.
+    """
 
     def __init__(self, store: Store, space: Space, about: Any) -> None:
         key = digest({"space": asdict(space), "about": about})

@@ -7,7 +7,7 @@ The server imports each MODULE, such as torch, and then sends {ready} on the soc
 {pid, code}. The server ends when the socket closes; its children continue.
 
 The server must not compute anything with torch. After a parallel operation, torch has a pool of threads. A fork does
-not copy threads, so a forked child would wait for them forever. Each child sets its number of threads.
+not copy threads, so a forked child would wait for them forever. Each child sets its own number of threads.
 
 A child always runs the code that is on disk when the child starts. If an imported module of this project was edited
 after the import, the child executes a new interpreter instead of using the imported modules.

@@ -58,7 +58,7 @@ log = logging.getLogger("experiments.child.run")
 
 
 def main(spec_path: Path, rank: int = 0, port: int = 0, *, alone: bool = False) -> int:
-    """Run one attempt and return the exit code. Exceptions are not raised: the attempt's last event describes them.
+    """Run one attempt and return the exit code. No exception is raised; the attempt's last event describes a failure.
 
     alone: do not stop when the coordinator that the spec names has ended.
     """

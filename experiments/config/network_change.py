@@ -230,7 +230,7 @@ def changes_of(settings: Any) -> dict[str, Any]:
 
 
 def all_settings(config: StrictModel) -> dict[str, Any]:
-    """Return all settings by dotted name, including the network changes that have their defaults."""
+    """Return all settings by dotted name, including the settings of network changes that have their defaults."""
     settings = dict(flatten(config))
     for prefix, group in (("", config), ("evaluation.", getattr(config, "evaluation", None))):
         if isinstance(group, Changeable):

@@ -64,9 +64,11 @@ def score_text(translations: Sequence[str], references: Sequence[str], language:
 
 
 def bleu(sums: NDArray[Any]) -> NDArray[np.float64]:
-    """Return the BLEU, from 0 to 100, of sums of counts. The shapes are (…, 10) for BLEU_COUNTS and (…).
+    """Return the BLEU, from 0 to 100, of sums of counts.
 
     The arithmetic is that of sacrebleu with the smoothing "exp" and without effective order.
+
+    sums: shape (…, 10), with the counts in the order of BLEU_COUNTS. The result has the shape (…).
     """
     sums = sums.astype(np.float64)
     sys_len, ref_len = sums[..., 0], sums[..., 1]

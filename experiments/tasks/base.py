@@ -26,7 +26,7 @@ Progress = Callable[[str, int, int], None]  # called with (name of the work, amo
 
 
 class Use(NamedTuple):
-    """How a trained model of a task is used.
+    """A description of how a trained model of a task is used.
 
     does: a verb for messages. `ablations generate` supports "translate" and "continue text".
     by: module:OBJECT of the class that loads the model. Its method `of_run` loads the model of a run, and `load` loads
@@ -176,7 +176,7 @@ class Task(ABC):
     def cost(self, config: Any) -> float:
         """Predict the floating-point operations of the training; 0 if unknown.
 
-        The coordinator starts the longest runs first, and `ablations plan` prints the prediction.
+        The coordinator uses the prediction to start the longest runs first, and `ablations plan` to predict times.
         """
 
     def memory_bytes(self, config: Any, kind: str) -> float:
@@ -188,8 +188,8 @@ class Task(ABC):
 
         A run uses smaller micro-batches after it has run out of memory.
 
-        limited: whether the run has a memory limit. Without a limit, a run on a processor is not told that main memory
-            runs out, and does not reduce its micro-batches.
+        limited: whether the run has a memory limit. On a processor without a limit, no error is reported when main
+            memory runs out, so the run does not reduce its micro-batches.
         """
         return self.memory_bytes(config, kind)
 

@@ -71,7 +71,7 @@ class Column:
     logarithmic: bool = False  # whether changes are differences of natural logarithms
     per_piece: bool = False  # whether the unit is a word piece; values of different tokenizers are then not compared
     optional: bool = False  # whether the column is printed only if [table] columns or --columns names it
-    counts: Counts | None = None  # if None, differences across sentences are tested only with entries of the examples
+    counts: Counts | None = None  # if None, tests across examples need each example's share in the metric
 
 
 def named(name: str, columns: Sequence[Column]) -> Column | None:

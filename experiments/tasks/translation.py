@@ -41,7 +41,7 @@ LIKELIHOOD, DECODE, SCORE = "likelihood", "decode", "score"
 
 
 class SequenceTask(NetworkTask):
-    """A task on pairs of lines. An evaluation searches the outputs, writes them to a file and scores them.
+    """A task on pairs of lines. An evaluation decodes outputs, writes them to a file and scores them.
 
     Subclasses define the corpus (`corpus`) and the scores (`score_outputs`).
     """

@@ -1,4 +1,4 @@
-"""Declarations in a trainer's module: its task and the columns of the table; and `RunContext`, its argument."""
+"""The declarations in a trainer's module (`task` and `column`), and `RunContext`, the argument of the trainer."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def task(
 # --- The argument of a trainer
 
 
-LAST_STEP = (1 << 63) - 1  # the largest integer that the harness stores
+LAST_STEP = (1 << 63) - 1  # the largest integer that the program stores
 
 
 @dataclasses.dataclass

@@ -99,7 +99,7 @@ LIMITS = ("gt", "ge", "lt", "le", "multiple_of", "min_length", "max_length", "pa
 def described(settings_type: Any, where: str = "", default: Any = None) -> dict[str, Any]:
     """Return the names, types, defaults and limits of settings as JSON.
 
-    default: an object with other default values than the type's.
+    default: an object whose values are used as the defaults, instead of the defaults of the type.
 
     Raises UserError for a type that a study file cannot express.
     """

@@ -153,7 +153,7 @@ def _report_versions() -> None:
         if "." not in name and "-packages" in (getattr(module, "__file__", None) or ""):
             try:
                 found[name] = metadata.version(name)
-            except metadata.PackageNotFoundError:  # the package has another name: the module PIL is of Pillow
+            except metadata.PackageNotFoundError:  # the package has another name, as Pillow has for the module PIL
                 found[name] = str(getattr(module, "__version__", ""))
     for name, version in found.items():
         if version:

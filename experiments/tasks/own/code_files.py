@@ -53,7 +53,7 @@ def file_digest(path: Path, store: Path | None) -> str:
 
 
 def linked_files(home: Path, links: Sequence[str]) -> dict[str, list[Path]]:
-    """Return entry → its files, for the entries that are linked into a run's folder. Python files are left out."""
+    """Return a mapping from each entry that is linked into a run's folder to its files. Python files are left out."""
     found = {}
     for name in links:
         path = home / name
@@ -217,7 +217,8 @@ def _present_names(
     has this name. Otherwise, it has its recorded name.
 
     The files inside the study's folder are treated alike: if one of them exists in the present folder, all of them get
-    names there. Results of a study are therefore not valid for a copy of its folder in which scripts were edited.
+    names in the present folder. Results of a study are therefore not valid for a copy of its folder in which scripts
+    were edited.
     """
     names = {name: name for name in recorded}
     if home_then in (None, home_now):

@@ -192,8 +192,10 @@ class CommandTask(_Declared):
 
 
 class ImportedConfig(TaskConfig):
-    """The base class of the configuration of imported rows. A subclass with the settings of [base] is created for each
-    study. The value "" means that a run does not have the setting.
+    """The base class of the configuration of imported rows.
+
+    A subclass with the settings of [base] is created for each study. The value "" means that a run does not have the
+    setting.
     """
 
     model_config = ConfigDict(serialize_by_alias=True)

@@ -454,8 +454,8 @@ _SETS_PATH = re.compile(r"""\bPYTHONPATH=(?!\s|$|[;&|)]|""|'')""")
 def _keep_watcher(command: str) -> str:
     """Insert the folder of the watcher at the beginning of each PYTHONPATH that the command sets.
 
-    The folder's path contains only characters that have the same meaning inside and outside of quotes. Otherwise, the
-    command is not changed.
+    The command is changed only if all characters of the folder's path have the same meaning inside and outside of
+    quotes.
     """
     if not _SAFE.fullmatch(WATCH):
         return command
@@ -488,7 +488,7 @@ def _pass_on(
     """Send SIGTERM to the shell and all processes that it started, when a stop is requested.
 
     stopped: an event that is set when the signal is sent.
-    is_python: an event that is set when a process runs Python; None if it does not matter.
+    is_python: an event that is set when a process runs Python; None to skip this check.
     """
     while shell.process.poll() is None:
         if context.should_stop():
