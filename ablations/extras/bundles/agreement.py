@@ -39,7 +39,7 @@ _ALWAYS = ("times", "costs", "devices")  # numbers that can never be recomputed 
 
 
 class Checked(NamedTuple):
-    """Result of a successful check."""
+    """Result of the successful check of a bundle."""
 
     runs: str  # number of checked runs, as text
     word: str  # first line of the printed table: the recomputed numbers and the sender's numbers
@@ -108,7 +108,10 @@ def _word(proofs: _Proofs, counted: bool) -> str:
 
 
 def _quoted(name: str) -> str:
-    """Return a name from a bundle, in quotes if it could be mistaken for a part of the sentence."""
+    """Return a name from a bundle, in quotes unless it is a short identifier.
+
+    Other text could be mistaken for a part of the printed sentence.
+    """
     return name if re.fullmatch(r"[\w.+-]{1,40}", name) else repr(name[:40])
 
 

@@ -323,7 +323,7 @@ class Record(NamedTuple):
     run: PlannedRun
     arrived: ImportedRun
     training: TrainingResult
-    evaluations: dict[str, EvaluationResult]  # by eval_id
+    evaluations: dict[str, EvaluationResult]  # eval_id → result
 
 
 def write_runs(

@@ -15,12 +15,13 @@ from experiments.errors import UserError
 from experiments.tasks.direction import is_metric
 
 MOST_NAMED = 12  # maximum number of names in a message
-# Names of measurements of a run, such as its duration; below, names of columns that only number the runs.
+# Names of columns with measurements of a run, such as its duration.
 _MEASURED = re.compile(
     r"(?:^|[\W_])(?:time|wall|walltime|duration|runtime|elapsed|date|datetime|timestamp|created|started|finished|updated"
     r"|hostname|host|pid|memory|vram|s|sec|secs|seconds|ms|minutes|hours|gb|mb)(?:$|[\W_])",
     re.IGNORECASE,
 )
+# Names of columns that only number the runs.
 _NUMBERED = re.compile(r"(?:^|[\W_])(?:run|id|uuid|index|idx|trial|version|job)(?:$|[\W_])", re.IGNORECASE)
 _IDENTITY = re.compile(r"\d+|[0-9a-f]{8,}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _STEPS = {"step", "epoch", "global_step", "iteration", "iter", "trainer/global_step"}

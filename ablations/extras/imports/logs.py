@@ -87,9 +87,10 @@ def read_tensorboard(folder: str) -> Iterator[ExternalRun | str]:
 
 
 def _part_of(place: Path, found: Mapping[Path, _Events]) -> tuple[Path, str, str]:
-    """Return the folder of the run that a folder belongs to, a set or prefix for its scalars, and their name.
+    """Return the folder of the run that a folder belongs to, a prefix for the names of its scalars, and a tag.
 
-    A folder that belongs to no other run is the folder of its own run.
+    Without a tag, a scalar gets the name PREFIX/TAG-OF-SCALAR. For a folder of add_scalars, the tag is that of
+    add_scalars, and the prefix is the name of the curve. A folder that belongs to no other run is its own run.
     """
     parent, name, events = place.parent, place.name, found[place]
     beside = [other for other in found if other.parent == parent]
@@ -301,7 +302,7 @@ def read_inspect(folder: str) -> Iterator[ExternalRun | str]:
         examples: list[Example] = []
         for sample in sorted(content.get("samples") or [], key=lambda one: (str(one["id"]), one["epoch"])):
             shares = {key: _share(one.get("value")) for key, one in (sample.get("scores") or {}).items()}
-            means = ("accuracy", "mean")  # metrics whose score of one example is its share
+            means = ("accuracy", "mean")  # names of metrics that are means of the scores of examples
             examples.append({f"{k}.{m}" if several else m: share for k, share in shares.items() for m in means})
         status = "" if content.get("status") == "success" else str(content.get("status"))
         settings = {"model": about.get("model"), **simple}

@@ -47,9 +47,9 @@ def change_network(
 ) -> dict[str, Any]:
     """Change a network in place and return facts for the record.
 
-    Searches then use no specialised fast path. saved: the weights of a network with the same changes; they contain the
-    fixed outputs of `mean` and `resample`. seed: seed of `reinitialise` in a trained network; with None, torch's
-    current random state is used. Raises UserError as `ablate` does.
+    Searches then use the general path instead of the fast one (model/search/quick.py). saved: the weights of a network
+    with the same changes; they contain the fixed outputs of `mean` and `resample`. seed: seed of `reinitialise` in a
+    trained network; with None, torch's current random state is used. Raises UserError as `ablate` does.
     """
     if not lines:
         return {}

@@ -68,7 +68,7 @@ class Paper:
     tables: list[PaperTable] = field(default_factory=list)
     unread_claims: list[str] = field(default_factory=list)  # one sentence for each comment that only resembles a claim
     unread_files: list[str] = field(default_factory=list)  # one sentence for each included file that was not read
-    files: list[Path] = field(default_factory=list)  # in the order of reading
+    files: list[Path] = field(default_factory=list)  # all files of the paper, in the order in which they are read
     texts: list[str] = field(default_factory=list)  # contents of these files, without files of numbers
 
     @property

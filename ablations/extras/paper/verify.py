@@ -41,12 +41,12 @@ def _papers_of(file: Path) -> list[papers.Paper]:
 
 
 def is_data(file: Path) -> bool:
-    """Return whether a file is a printed table for programs, which has no comments."""
+    """Return whether a file is a printed table in a format for programs, which has no comments."""
     return file.suffix in (".csv", ".json", ".html")
 
 
 def _verify_papers(file: Path, read: Sequence[papers.Paper], selectors: Selectors, as_json: bool) -> None:
-    """Check papers, print what is found, and exit.
+    """Check papers, print the findings, and exit.
 
     Raises UserError if nothing was checked, and, after all checks, if some claims cannot be checked.
     """
