@@ -21,6 +21,7 @@ from model.extensions import added, extras
 
 Model = TypeVar("Model", bound=BaseModel)
 
+# Keys that define what is run and measured.
 _EXPERIMENT = (
     "task",
     "command",
@@ -32,9 +33,10 @@ _EXPERIMENT = (
     "match",
     "by",
     "metric",
-)  # keys that define what is run and measured
+)
 # Keys that `extends` inherits from another study: how rows run, not what the table prints.
 _INHERITED = (*_EXPERIMENT, "base", "profile", "default_profile", "seeds", "tune", "protected")
+# Fields of Study that the reader fills in.
 _OURS = (
     "origin",
     "folder",
@@ -42,7 +44,8 @@ _OURS = (
     "code_tree",
     "code_note",
     "trees_note",
-)  # fields of Study that the reader fills in
+)
+# Fields of Variation that the reader fills in.
 _OURS_OF_ROWS = (
     "diff",
     "code_tree",
@@ -51,7 +54,7 @@ _OURS_OF_ROWS = (
     "code_change",
     "other_changes",
     "refused",
-)  # fields of Variation that the reader fills in
+)
 _LONGEST_CHAIN = 8
 _STUDIES = Path(str(importlib.resources.files("ablations") / "studies"))
 _DEEPEST = 50
@@ -238,9 +241,8 @@ def _fields(location: tuple[int | str, ...], model: type[BaseModel]) -> list[str
     """Return the names that are allowed at a place, as they are written in the file."""
     for part in location:
         field = next((f for n, f in model.model_fields.items() if part in (n, f.alias)), None)
-        model = (
-            _model_in(field.annotation) or model if field else model
-        )  # a row's number or a profile's name has no field
+        # A row's number or a profile's name has no field.
+        model = _model_in(field.annotation) or model if field else model
     return [f.alias or name for name, f in model.model_fields.items() if name not in (*_OURS, *_OURS_OF_ROWS)]
 
 

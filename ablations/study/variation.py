@@ -61,7 +61,7 @@ class Profile(Match):
 
 
 class Variation(Match):
-    """A row: the settings of base, replaced by `set` and `fixed`.
+    """A row: base with the settings in `set` and `fixed`.
 
     `set` has the paper's sizes, which profiles scale or replace. `fixed` is the same in every profile.
     """
@@ -132,9 +132,8 @@ class Variation(Match):
     def is_base(self) -> bool:
         """True if the row changes nothing."""
         changes = self.set or self.fixed or self.by_profile or self.seed_offset or self.ensemble or self.branch
-        return not (
-            changes or self.imported or self.change or self.code_tree
-        )  # a row of an anonymous bundle has a tree without a commit
+        # `code_tree` is tested too, because a row of an anonymous bundle has a tree without a commit.
+        return not (changes or self.imported or self.change or self.code_tree)
 
     def trainer_of(self, study: TrainerSpec) -> TrainerSpec:
         """Return the facts about the row's trainer: those of the study, with the row's code if the row changes code."""

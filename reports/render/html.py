@@ -209,10 +209,8 @@ def _summary(table: Table) -> str:
 _VARIABLE = {on_white: f"var(--{name})" for name, (on_white, _) in VARIABLES.items()}
 _COLOUR = re.compile(r"(?<=: )#[0-9a-f]{6}(?=[;\"])")
 _METADATA = re.compile(r"<metadata>.*?</metadata>\s*", re.DOTALL)
-_PLACES, _LONG = (
-    re.compile(r'\b(?:d|x|y)="[^"]*"'),
-    re.compile(r"-?\d+\.\d{3,}"),
-)  # three or more decimals, finer than a pixel
+# Coordinates, and numbers with at least three decimals, which are finer than a pixel.
+_PLACES, _LONG = re.compile(r'\b(?:d|x|y)="[^"]*"'), re.compile(r"-?\d+\.\d{3,}")
 _EMPTY = re.compile(r'\s*<g id="\w+"/>|(?<=>)\s+(?=<)')
 _NUMBERED = re.compile(r'<g id="([a-z]\w*?)(?:\.\w+)?_\d+">')  # matplotlib numbers every group of every figure
 

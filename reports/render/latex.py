@@ -83,10 +83,8 @@ def _preface(shown: Printed) -> Iterator[str]:
         yield f"% compile with XeLaTeX or LuaLaTeX and a font that has {some}{' …' if missing[8:] else ''}"
 
 
-_MOST_LINES, _WIDTH = (
-    50,
-    90,
-)  # maximum number of lines in a float, because LaTeX cuts off the rest; characters per line of notes
+# Maximum number of lines in a float, because LaTeX cuts off the rest; number of characters per line of notes.
+_MOST_LINES, _WIDTH = 50, 90
 
 
 def _notes(shown: Printed) -> tuple[list[str], list[str]]:

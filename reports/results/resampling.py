@@ -57,10 +57,9 @@ def randomise(base: Counts, rows: Sequence[Counts], value: Value, trials: int = 
         moves = np.concatenate([(base - row.astype(np.float64)).astype(dtype) for row in block], axis=1)  # N × R·C
         for start in range(0, trials, _TRIALS_AT_ONCE):
             some = swaps[start : start + _TRIALS_AT_ONCE]
-            one = both[1] + (some @ moves).reshape(
-                len(some), *both[1].shape
-            )  # T × R × C: the rows' sums after the swaps
-            other = both[0] + both[1] - one  # base's sums after the swaps
+            # Sums of the rows and of base after the swaps (T × R × C).
+            one = both[1] + (some @ moves).reshape(len(some), *both[1].shape)
+            other = both[0] + both[1] - one
             sizes = abs(value(one) - value(other))
             extreme += (sizes >= abs(observed) - _TIE).sum(axis=0)
         for difference, count in zip(observed.tolist(), extreme.tolist(), strict=True):

@@ -233,7 +233,7 @@ FAILED = frozenset({"failed", "diverged", "nan", "infinite"})
 
 
 def _with_best(table: Table, column: Column) -> Table:
-    """Mark the best value of a column as bold, and if the study asks for it, rows not distinguished from the best.
+    """Mark the best value of a column as bold. The study may ask for bold also for values not distinguished from it.
 
     Nothing is bold if the better direction is unknown, if no row is tested, if all rows would be bold, if rows cannot
     be compared or share steps, or if a row is not complete. Failed rows are left out.
@@ -250,9 +250,8 @@ def _with_best(table: Table, column: Column) -> Table:
     values = {row.key: compared_values(row.measures[column.key].values, column) for row in asked}
     means = {key: float(np.mean(of)) for key, of in values.items()}
     best = min(means.values()) if column.better == "lower" else max(means.values())
-    bold = {
-        key for key, mean in means.items() if math.isclose(mean, best, rel_tol=1e-12)
-    }  # rounding may depend on the order of additions
+    # Equal means may differ by rounding, because the order of additions differs.
+    bold = {key for key, mean in means.items() if math.isclose(mean, best, rel_tol=1e-12)}
     if table.spec.bold == "undistinguished":
         first = next(key for key in means if key in bold)
         others = [key for key in means if key != first]
