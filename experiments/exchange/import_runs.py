@@ -54,8 +54,8 @@ def _is_inside(path: Path, store: Store) -> bool:
         return False
     if not path.resolve().is_relative_to(store.root.resolve()):
         raise UserError(
-            f"{path} is, or is behind, a link that leads out of the store {store.root}. Its files are not exported "
-            "or imported: replace the link by a copy, if the file belongs there."
+            f"{path} is a link, or is in a linked folder, that leads out of the store {store.root}. Such files are not "
+            "exported or imported. Replace the link by a copy if the file belongs to the store."
         )
     return True
 

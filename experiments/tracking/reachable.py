@@ -29,7 +29,7 @@ def refuse_unreachable(uri: str) -> None:
     try:
         port = parts.port or _PORTS[scheme]
     except ValueError:
-        raise UserError(f"the port of {parts.hostname} is no number from 0 to 65535.") from None
+        raise UserError(f"the port of {parts.hostname} is not a number from 0 to 65535.") from None
     name = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     place, by_http = f"{name}:{port}", scheme in ("http", "https")
     if by_http and scheme in urllib.request.getproxies() and not urllib.request.proxy_bypass(parts.hostname):

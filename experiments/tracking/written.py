@@ -29,8 +29,8 @@ def written(database: Path) -> dict[str, str]:
     try:
         lines = read_regular(path).splitlines()
     except OSError as error:
-        why = error.strerror or "it is no regular file"
-        raise UserError(f"{path} cannot be read ({why}). `ablations ui --rebuild mlflow` makes it anew.") from error
+        why = error.strerror or "it is not a regular file"
+        raise UserError(f"{path} cannot be read ({why}). `ablations ui --rebuild mlflow` creates it again.") from error
     found: dict[str, str] = {}
     for line in lines:
         try:

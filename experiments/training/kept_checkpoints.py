@@ -100,7 +100,7 @@ def gap(resumed: Path, meta: Mapping[str, Any], attempts: Sequence[Path], keeps:
             what = "a branch" if keep.what == AT else "an average"
             return f"the checkpoint of step {lost[0]}, needed for {what}, was not kept"
         if keep.what == BEST and keep.needed and step_of(resumed) >= keep.every and keep.every not in measured:
-            return f"the perplexity on dev was not measured every {keep.every} steps up to it, as is needed now"
+            return f"the perplexity on dev was not measured every {keep.every} steps before it, which is needed now"
     return ""
 
 

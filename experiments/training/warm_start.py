@@ -99,13 +99,13 @@ def why_no_branch(parent_run: RunConfig, config: RunConfig, step: int) -> str:
         text = any(name in _TEXT for name in early)
         return (
             f"it differs from its parent run in {', '.join(early)}, which {_act(early)} before step {step:,}: the "
-            f"network, how it is initialised and its pieces come from the parent run{_OTHER_TEXT if text else ''}"
+            f"network, its initialisation and its pieces come from the parent run{_OTHER_TEXT if text else ''}"
         )
     if "training.optimizer" in changed:
         return (
             f"it differs from its parent run in training.optimizer ({parent_run.training.optimizer}, and "
-            f"{config.training.optimizer} here): the moments that a branch goes on with are those of the parent run's "
-            "optimizer; its settings, such as training.weight_decay, may differ"
+            f"{config.training.optimizer} here): a branch continues with the state of the parent run's optimizer. The "
+            "optimizer's settings, such as training.weight_decay, may differ"
         )
     return _rates(parent_run, config, step, changed) or _checkpoints(config, step)
 
@@ -143,8 +143,8 @@ def _rates(parent_run: RunConfig, config: RunConfig, step: int, changed: list[st
         if not math.isclose(before(at), after(at), rel_tol=1e-12, abs_tol=0.0):
             return (
                 f"it differs from its parent run in {', '.join(named)}, so the learning rate differs already at step "
-                f"{at:,} ({before(at):.3g}, and {after(at):.3g} here), before step {step:,}. A branch may have another "
-                "end of the schedule; up to its first step the rates must be equal"
+                f"{at:,} ({before(at):.3g}, and {after(at):.3g} here), before step {step:,}. The learning rates of a "
+                "branch may differ only after that step"
             )
     return ""
 
@@ -159,7 +159,7 @@ def _checkpoints(config: RunConfig, step: int) -> str:
     if kind == "last" or first > step:
         return ""
     return (
-        f'evaluation.checkpoint = "{choice}" would need the checkpoint of step {first:,}, which is its parent run\'s: '
-        f"a branch is evaluated with its own, of later steps than {step:,}. Set training."
-        f"{'eval_steps' if kind == 'best' else 'checkpoint_steps'} to less"
+        f'evaluation.checkpoint = "{choice}" would need the checkpoint of step {first:,}, which belongs to the parent '
+        f"run: an evaluation of a branch uses only checkpoints after step {step:,}. Set training."
+        f"{'eval_steps' if kind == 'best' else 'checkpoint_steps'} to a smaller value"
     )

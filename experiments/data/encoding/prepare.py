@@ -401,6 +401,6 @@ def _check_words(data: DataConfig, sides: Sequence[str], facts: Mapping[str, Any
         if (rate := facts[side]["unknown_rate"]) > MOST_UNKNOWN:
             raise UserError(
                 f"data.units = word cannot hold the {side} side of {corpus}: with data.vocab_size = {data.vocab_size}, "
-                f"{rate:.0%} of its words would be unknown. Words are what stands between spaces. Raise "
+                f"{rate:.0%} of its words would be unknown. Words are separated by spaces. Raise "
                 "data.vocab_size, or set data.units to byte, char, bpe or unigram, which hold any word."
             )

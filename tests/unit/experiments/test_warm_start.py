@@ -270,10 +270,10 @@ def test_what_acts_step_by_step_may_differ(changed):
         ({"learning_rate_scale": 2.0}, "learning rate differs already at step 1"),
         ({"schedule": "constant"}, "learning rate differs already at step 4,001"),
         ({"schedule": "plateau", "eval_steps": 5}, "training.schedule, training.eval_steps, which act before"),
-        ({"optimizer": "lion"}, "the moments that a branch goes on with"),
+        ({"optimizer": "lion"}, "continues with the state of the parent run's optimizer"),
         (
             {"evaluation": {"checkpoint": "average:5"}, "keep_checkpoints": 5, "checkpoint_steps": 5000},
-            "would need the checkpoint of step 80,000, which is its parent run's",
+            "would need the checkpoint of step 80,000, which belongs to the parent run",
         ),
         ({"evaluation": {"checkpoint": "best"}, "eval_steps": 60_000}, "would need the checkpoint of step 60,000"),
     ],
