@@ -2,7 +2,7 @@
 
     run_id    hash of the task, the seed, the settings that differ from the declared defaults, digests of the training
               inputs, and the declared change of code
-    eval_id   hash of the run_id, all evaluation settings, and digests of the evaluated set
+    eval_id   hash of the run_id, the evaluation settings, and digests of the evaluated set
 
 The defaults of built-in tasks are frozen. The defaults of a user's trainer may change at any time. All settings of a
 run are therefore recorded. If the record of a run_id differs from the requested settings, the requested run is another
@@ -70,7 +70,7 @@ def named_settings(config: TaskConfig) -> dict[str, Any]:
 
 
 def eval_identity(run_id: str, settings: Mapping[str, Any], inputs: Mapping[str, str]) -> str:
-    """Return the eval_id: a hash of the run_id, all evaluation settings, and digests of the evaluated set."""
+    """Return the eval_id: a hash of the run_id, the evaluation settings, and digests of the evaluated set."""
     return digest({"run_id": run_id, "settings": dict(settings), "inputs": dict(inputs)})
 
 

@@ -252,9 +252,9 @@ def to_tensors(batch: Batch[NDArray[np.int64]], *, pin: bool = False, rows: int 
 # --- Batches of pairs for each step, and the perplexity on dev during training
 
 
-# While the share of padding is larger than TIGHT, smaller micro-batches are tried, because their sentences have more
-# similar lengths. Micro-batches of FEWEST_TOKENS positions or less are not halved. With compiled layers, TIGHT_COMPILED
-# and FEWEST_COMPILED are used.
+# On a processor, smaller micro-batches are tried while the share of padding is larger than TIGHT, because the sentences
+# of a smaller micro-batch have more similar lengths. Micro-batches of FEWEST_TOKENS positions or less are not halved.
+# With compiled layers, TIGHT_COMPILED and FEWEST_COMPILED are used.
 TIGHT, FEWEST_TOKENS = 0.07, 8192
 TIGHT_COMPILED, FEWEST_COMPILED = 0.12, 4096
 # The share of padding that the use of few shapes may add. On a processor, few shapes only save the time to build

@@ -295,7 +295,7 @@ def write_yaml(file: Path, config: CommandConfig, command: str, home: Path) -> N
     """Write the settings, nested, to a YAML file.
 
     If the command has {settings.yaml:FILE}, the settings replace values in a copy of FILE from the folder `home`. All
-    other values of FILE remain. The seed is written only if FILE has the key `seed`.
+    other values of FILE remain, and the seed is written only if FILE has the key `seed`.
     """
     import yaml  # imported here because the import takes 10 ms and a plan does not need it
 
