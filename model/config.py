@@ -1,6 +1,6 @@
 """The configuration of one network: its settings, and the layers that its lines of text describe. Imports no torch.
 
-settings.py has the settings, grammar.py the grammar of a line, layers/spec.py the kinds of sub-layer.
+settings.py defines the settings, grammar.py the grammar of a line, layers/spec.py the base class of sub-layer kinds.
 """
 
 import contextlib
@@ -17,24 +17,24 @@ from model.grammar import GrammarError, Named, Repeated, Value
 from model.layers.spec import Spec, places, spec_at
 from model.settings import SIDES, ModelSettings, Side
 
-AROUND = ("dropout", "norm", "norm_kind", "residual", "residual_scale")  # settings of what surrounds any sub-layer
-MOST = 10_000  # sub-layers of a line
-IN_ATTENTION = ("relative", "bias", "alibi", "rotary")  # positions that add nothing to the embeddings
-# Settings that every network reads: the widths between sub-layers, what surrounds them, embeddings and positions.
+AROUND = ("dropout", "norm", "norm_kind", "residual", "residual_scale")  # settings of norms and residual connections
+MOST = 10_000  # maximum number of sub-layers in a line
+IN_ATTENTION = ("relative", "bias", "alibi", "rotary")  # position encodings that add nothing to the embeddings
+# Settings that every network reads: widths, norms, residual connections, embeddings and positions.
 _ALWAYS = frozenset({
     "encoder", "decoder", "d_model", "dropout", "positions", "norm", "shared_vocabulary",
     "residual", "residual_scale", "embedding_norm", "embedding_scale", "embedding_size", "fixnorm", "tying",
     "layer_groups", "layer_drop", "memory_embeddings", "softmax",
 })  # fmt: skip
-_OF_TWO_SIDES = frozenset({"shared_vocabulary", "memory_embeddings"})  # not read by a decoder alone
+_OF_TWO_SIDES = frozenset({"shared_vocabulary", "memory_embeddings"})  # settings that only an encoder-decoder reads
 
 
 class SublayerSpec(NamedTuple):
-    """One sub-layer of a layer, ready to be built."""
+    """The kind, the options and the settings of one sub-layer: all that is needed to build it."""
 
-    kind: str  # its name in a line
+    kind: str  # the name of the sub-layer in a line
     options: Spec
-    config: ModelSettings  # the settings of the network, with those that the brackets replace
+    config: ModelSettings  # the network's settings, after the brackets have replaced some of them
     replaced: frozenset[str]  # names of the settings that the brackets replace
 
 
@@ -42,10 +42,11 @@ LayerSpec = tuple[SublayerSpec, ...]
 
 
 class ModelConfig(ModelSettings):
-    """One network. Every default is the base model of "Attention Is All You Need" (section 3, Table 3).
+    """The configuration of one network. The defaults are the base model of the paper (section 3, Table 3).
 
-    `encoder` and `decoder` name the sub-layers. d_k and d_v are independent of d_model / num_heads, because row (B) of
-    the table varies d_k alone. Raises pydantic.ValidationError (a ValueError) for settings that no network can have.
+    The paper is "Attention Is All You Need". `encoder` and `decoder` list the sub-layers. d_k and d_v do not depend on
+    d_model / num_heads, because row (B) of the table varies d_k alone. The constructor raises
+    pydantic.ValidationError (a ValueError) for settings that no network can have.
     """
 
     @field_validator("encoder", "decoder")
@@ -53,7 +54,7 @@ class ModelConfig(ModelSettings):
     def _in_one_spelling(cls, line: str) -> str:
         try:
             return grammar.canonical(line)
-        except GrammarError as error:  # without the line, because the message of a field repeats its value
+        except GrammarError as error:  # omit the line, because pydantic's message already repeats the field's value
             raise ValueError(f"column {error.column}: {error.message}") from error
 
     @model_validator(mode="after")
@@ -74,7 +75,7 @@ class ModelConfig(ModelSettings):
         return [part for side in SIDES for layer in self.layers(side) for part in layer]
 
     def groups(self, side: Side) -> tuple[int, ...]:
-        """Return for each layer the index of the weights that it uses: 0, 0, 1, 1 for four layers in two groups."""
+        """Return the index of each layer's weights: 0, 0, 1, 1 for four layers in two groups."""
         count = len(self.layers(side))
         sets = count
         if self.layer_groups is not None and self.layer_groups_in in ("both", side):
@@ -82,7 +83,7 @@ class ModelConfig(ModelSettings):
         return tuple(layer * sets // count for layer in range(count))
 
     def expanded(self, side: Side) -> list[str]:
-        """Return one text for each run of equal layers: "6 × self_attention, feed_forward"."""
+        """Return one text for each sequence of equal layers, such as "6 × self_attention, feed_forward"."""
         n = self.layers_of(side)
         texts = []
         for layer in grammar.layers(grammar.parse(getattr(self, side)), n):
@@ -112,30 +113,33 @@ class ModelConfig(ModelSettings):
         return frozenset(read)
 
     def readers(self, name: str) -> str:
-        """Return what would make this network read a setting: "a network with model.positions = relative reads it"."""
+        """Return a text that says which change would make this network read the setting `name`.
+
+        Example: "a network with model.positions = relative reads it".
+        """
         for other, field in type(self).model_fields.items():
             choices: tuple[Any, ...] = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
             if field.annotation is bool:
                 choices = (True, False)
             for choice in choices:
-                with contextlib.suppress(ValueError):  # a choice with which no network can be built
+                with contextlib.suppress(ValueError):  # no network can be built with this choice
                     if name in self.model_copy(update={other: choice}).settings_read():
                         return f"a network with model.{other} = {grammar.value_text(choice)} reads it"
         if name in ("num_layers", "encoder_layers", "decoder_layers"):
             return "a line with N layers reads it, and encoder_layers and decoder_layers come before num_layers"
         kinds = []
         for kind, place in places().items():
-            with contextlib.suppress(ValueError):  # a kind of a package that cannot be imported
+            with contextlib.suppress(ValueError):  # the package of this kind cannot be imported
                 if name in spec_at(place).reads:
                     kinds.append(kind)
         return f"{' and '.join(kinds)} without {name} in brackets would read it" if kinds else "no sub-layer reads it"
 
     def attends_to_source(self) -> bool:
-        """Return whether a layer of the decoder compares its input with each position of the source."""
+        """Return whether a layer of the decoder attends to each position of the source."""
         return any(part.options.attends for layer in self.layers("decoder") for part in layer)
 
     def not_compiled(self) -> list[str]:
-        """Return the kinds of this network that torch's compiler refuses."""
+        """Return the kinds of this network's sub-layers that torch.compile cannot compile."""
         return sorted({part.kind for part in self.sublayers() if not part.options.compiles})
 
     def _check_lines(self) -> None:
@@ -199,12 +203,12 @@ class ModelConfig(ModelSettings):
 
 @cache
 def _layers(config: ModelConfig, side: Side) -> tuple[LayerSpec, ...]:
-    """The layers of a side. Repetitions of a sub-layer that read the same width share one SublayerSpec."""
+    """Return the layers of a side. Repetitions of a sub-layer with the same input width share one SublayerSpec."""
     text, n = getattr(config, side), config.layers_of(side)
     items = grammar.parse(text)
     if (total := grammar.total(items, n)) > MOST:
         raise GrammarError(text, 1, f"{total:,} sub-layers: there can be at most {MOST:,}")
-    built: dict[tuple[int, int], SublayerSpec] = {}  # by column in the line and width of the input
+    built: dict[tuple[int, int], SublayerSpec] = {}  # key: column in the line, width of the input
     width = config.d_model
     layers = []
     for group in grammar.layers(items, n):
@@ -226,7 +230,7 @@ def _layers(config: ModelConfig, side: Side) -> tuple[LayerSpec, ...]:
 
 
 def _sublayer(named: Named, text: str, config: ModelConfig, side: Side, width: int) -> SublayerSpec:
-    """Return the sub-layer that `named` describes. width: of its input. Raises GrammarError."""
+    """Return the sub-layer that `named` describes. `width` is the width of its input. Raises GrammarError."""
     known = places()
     if named.name not in known:
         near = _nearest(named.name, known)
@@ -251,8 +255,11 @@ def _sublayer(named: Named, text: str, config: ModelConfig, side: Side, width: i
 
 
 def _split(named: Named, kind: type[Spec]) -> tuple[Mapping[str, Value], Mapping[str, Value]]:
-    """Return what the brackets give: options of the kind, and settings to replace. Raises ValueError for others."""
-    options = [name for name in kind.model_fields if name not in Spec.model_fields]  # without those of the line
+    """Split the values in brackets into options of the kind and settings to replace.
+
+    Raises ValueError for a name that is neither.
+    """
+    options = [name for name in kind.model_fields if name not in Spec.model_fields]  # users cannot set Spec's fields
     settings = [*kind.reads, *(() if kind.bare else AROUND)]
     own = {name: value for name, value in named.options.items() if name in options}
     replaced = {name: value for name, value in named.options.items() if name not in own}
@@ -263,7 +270,7 @@ def _split(named: Named, kind: type[Spec]) -> tuple[Mapping[str, Value], Mapping
 
 
 def _options(named: Named, kind: type[Spec], values: Mapping[str, Any]) -> Spec:
-    """Return the checked options. Raises ValueError for a value that an option cannot have."""
+    """Return the checked options. Raises ValueError for an invalid value of an option."""
     try:
         return kind.from_mapping(values)
     except ValidationError as error:
@@ -271,7 +278,7 @@ def _options(named: Named, kind: type[Spec], values: Mapping[str, Any]) -> Spec:
 
 
 def _setting(named: Named, name: str, value: Value, config: ModelConfig) -> Any:
-    """Return the checked value of a setting in brackets. Raises ValueError for a value that it cannot have."""
+    """Return the checked value of a setting in brackets. Raises ValueError for an invalid value."""
     try:
         return _adapter(type(config), name).validate_python(value, strict=True)
     except ValidationError as error:
@@ -280,14 +287,14 @@ def _setting(named: Named, name: str, value: Value, config: ModelConfig) -> Any:
 
 @cache
 def _adapter(model: type[ModelSettings], name: str) -> TypeAdapter[Any]:
-    """Return what checks a value of a setting by itself."""
+    """Return the validator of a single setting."""
     field = model.model_fields[name]
     checked: Any = Annotated[(field.annotation, *field.metadata, None)]
     return TypeAdapter(checked)
 
 
 def _refusal(named: Named, option: str, error: ValidationError) -> str:
-    """Return what is wrong with a value in brackets: "experts(capacity=0): expected greater than 0"."""
+    """Return the message for an invalid value in brackets: "experts(capacity=0): expected greater than 0"."""
     first = error.errors()[0]
     if option not in named.options:
         return f"{named.name} needs {option}: write {named.name}({option}=…)"

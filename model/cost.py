@@ -1,8 +1,8 @@
-"""Parameters, arithmetic and memory of a network, from its configuration alone.
+"""Parameters, arithmetic and memory of a network, computed from its configuration alone.
 
-Imports no torch. One multiplication and one addition are two floating-point operations. Only matrix products are
-counted: norms, softmax, dropout and embedding look-ups are left out, as is usual. Each kind of sub-layer counts
-itself (the `_spec` files of model/layers).
+Imports no torch. One multiplication and one addition count as two floating-point operations. Only matrix products are
+counted. As is usual, norms, softmax, dropout and embedding look-ups are not. Each kind of sub-layer computes its cost
+in its `_spec` file under model/layers.
 """
 
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     pass
 
 
-TRAINING = 3  # cost of forward + backward, in forward passes: the backward pass costs two
+TRAINING = 3  # cost of forward + backward in forward passes; the backward pass costs as much as two
 STREAM_BYTES = 4  # the residual stream stays in fp32, also under autocast
 
 
@@ -29,10 +29,10 @@ def _costs(config: ModelConfig, source: Length, target: Length) -> Iterator[tupl
 
 
 def num_params(config: ModelConfig, vocab_size: int, source_vocab_size: int | None = None) -> int:
-    """Return the number of trained weights, the column "params" of Table 3, without rows that only pad the vocabulary.
+    """Return the number of trained weights (the column "params" of Table 3). Padding rows of embeddings do not count.
 
-    vocab_size: pieces of the target, and of the source unless `source_vocab_size` is given.
-    source_vocab_size: pieces of the source; ignored where the vocabulary is shared.
+    vocab_size: size of the target vocabulary, and of the source vocabulary unless `source_vocab_size` is given.
+    source_vocab_size: size of the source vocabulary; ignored if source and target share one vocabulary.
     """
     total = _embeddings(config, vocab_size, source_vocab_size or vocab_size)
     total += _classes(config, vocab_size) * _output_width(config)
@@ -43,7 +43,7 @@ def num_params(config: ModelConfig, vocab_size: int, source_vocab_size: int | No
 
 
 def _stack_params(config: ModelConfig, side: Side) -> int:
-    """Return the trained weights of the encoder or the decoder: layers, learned positions, norms at both ends."""
+    """Return the number of trained weights of a stack: its layers, learned positions, and norms at both ends."""
     total = 0
     shared: dict[str, int] = {}
     for part in _own(config, side):
@@ -60,40 +60,43 @@ def _stack_params(config: ModelConfig, side: Side) -> int:
 
 
 def _own(config: ModelConfig, side: Side) -> list[SublayerSpec]:
-    """Return the sub-layers that have weights; those of layers that share weights come once."""
+    """Return the sub-layers of all layers, but only once for layers that share weights."""
     own = dict(zip(config.groups(side), config.layers(side), strict=True))
     return [part for layer in own.values() for part in layer]
 
 
-_NORMS = {"post": 1, "pre": 1, "sandwich": 2, "none": 0}  # norms of a sub-layer
+_NORMS = {"post": 1, "pre": 1, "sandwich": 2, "none": 0}  # number of norms around a sub-layer
 
 
 def _norm_params(config: ModelSettings) -> int:
-    """Return the trained weights of one norm."""
+    """Return the number of trained weights of one norm."""
     if config.norm_kind == "scale":
         return 1
     return 2 * config.d_model if config.norm_kind == "layer" else config.d_model
 
 
 def _around(config: ModelSettings) -> int:
-    """Return the number of trained weights around a sub-layer: those of its norms and its residual connection."""
+    """Return the number of trained weights in a sub-layer's norms and residual connection."""
     rezero = 1 if config.residual and config.residual_scale == "rezero" else 0
     return _NORMS[config.norm] * _norm_params(config) + rezero + _joining(config)
 
 
 def _joining(config: ModelSettings) -> int:
-    """Return the products of a fast-forward connection for one position; also the number of its weights."""
+    """Return the number of weights of a fast-forward connection, which is also its multiplications per position."""
     return 2 * config.d_model**2 if config.residual and config.residual_scale == "fast_forward" else 0
 
 
 def _embeddings(config: ModelConfig, target: int, source: int) -> int:
-    """Return the weights of the embeddings and the softmax for so many pieces of target and source."""
+    """Return the number of weights of the embeddings and the softmax.
+
+    target, source: number of word pieces of the target and source vocabularies.
+    """
     width = config.embedding_size or config.d_model
-    widening = width * config.d_model if config.embedding_size else 0  # a matrix between the two widths
-    if config.tying == "inputs":  # one matrix of the embeddings, and a softmax's matrix of the full width
+    widening = width * config.d_model if config.embedding_size else 0  # a matrix from width to d_model
+    if config.tying == "inputs":  # one embedding matrix, and a softmax matrix of width d_model
         return target * (width + config.d_model) + widening
     rows = target
-    widenings = 2  # the target's, and the softmax's
+    widenings = 2  # one for the target embedding, one for the softmax
     if config.encoder and (config.tying != "all" or not config.shared_vocabulary):
         rows += source
         widenings += 1
@@ -103,9 +106,9 @@ def _embeddings(config: ModelConfig, target: int, source: int) -> int:
 
 
 def active_params(config: ModelConfig, vocab_size: int) -> int:
-    """Return the number of weights that one token uses: `num_params` without the experts that it does not use.
+    """Return the number of weights that one token uses: `num_params` minus the experts that the token does not use.
 
-    If layers share experts, a token is assumed to use the same experts in each of them.
+    If several layers share experts, the count assumes that a token uses the same experts in each of them.
     """
     parts = [(part, side) for side in SIDES for part in _own(config, side)]
     costs = [part.options.cost(part.config, 1, 1, side) for part, side in parts]
@@ -114,9 +117,12 @@ def active_params(config: ModelConfig, vocab_size: int) -> int:
 
 
 def forward_flops(config: ModelConfig, vocab_size: int, source_length: Length, target_length: Length) -> Length:
-    """Return the operations of one forward pass over S source and T target pieces, with the logits (2·T·d_model·V)."""
+    """Return the operations of one forward pass over S source and T target pieces.
+
+    The logits are included (2·T·d_model·V).
+    """
     layers = sum(_layer_flops(config, source_length, target_length).values())
-    factors: Any = 0  # products between the width of the embeddings and that of the layers
+    factors: Any = 0  # multiplications between the embeddings' width and d_model
     if config.embedding_size:
         looked_up = source_length + target_length if config.encoder else target_length
         narrowed = 0 if config.tying == "inputs" else target_length  # before the softmax
@@ -127,7 +133,7 @@ def forward_flops(config: ModelConfig, vocab_size: int, source_length: Length, t
 
 
 def _layer_flops(config: ModelConfig, source_length: Length, target_length: Length) -> dict[Side, Length]:
-    """Return the operations of the layers of each side in a forward pass."""
+    """Return the operations that the layers of each side take in a forward pass."""
     sums: dict[Side, Any] = dict.fromkeys(SIDES, 0)
     for part, length, side, cost in _costs(config, source_length, target_length):
         sums[side] = sums[side] + cost.flops + 2 * length * _joining(part.config)
@@ -147,10 +153,11 @@ def _classes(config: ModelConfig, vocab_size: int) -> int:
 def training_flops(
     config: ModelConfig, vocab_size: int, source_length: Length, target_length: Length, samples: int = 0
 ) -> Length:
-    """Return the operations of a forward and a backward pass: 3·forward. The softmax of a training may have fewer rows.
+    """Return the operations of a forward and a backward pass: 3·forward.
 
-    With `layer_drop` a layer counts by the probability that it is computed. samples: outputs that are drawn for each
-    source for the expected GLEU (`sampling_flops`).
+    A sampled or hierarchical softmax computes fewer logits in training. With `layer_drop`, a layer's cost is multiplied
+    by the probability that the layer is computed. samples: number of outputs drawn per source for the expected GLEU
+    (`sampling_flops`).
     """
     forward = forward_flops(config, vocab_size, source_length, target_length)
     if config.layer_drop:
@@ -171,8 +178,9 @@ def sampling_flops(
 ) -> Length:
     """Return the operations of the expected GLEU's gradient: `samples` outputs are drawn, then scored.
 
-    Drawing is a forward pass, scoring a forward and a backward pass. The source is encoded once for each. A drawn
-    output is counted with the length of its reference, because its length is not known before the training.
+    Drawing costs a forward pass; scoring costs a forward and a backward pass. The source is encoded once for drawing
+    and once for scoring. A drawn output counts with the length of its reference, because its length is not known
+    before training.
     """
     encoder = _layer_flops(config, source_length, target_length)["encoder"]
     pair = forward_flops(config, vocab_size, source_length, target_length)
@@ -192,18 +200,18 @@ def activation_bytes(
 ) -> int:
     """Return the bytes that the forward pass keeps for the backward pass, from embeddings to the last hidden state.
 
-    value_bytes: width of the operands of matrix products (2 under bf16 autocast, 4 in fp32).
-    Not counted: logits and loss, weights and their narrow copies, biases of masks. The fused kernels of "sdpa" keep
-    less, because they keep no attention weights.
+    value_bytes: bytes per operand of a matrix product (2 under bf16 autocast, 4 in fp32).
+    Logits, loss, weights, their bf16 copies and the biases of masks are not counted. The fused kernels of "sdpa" use
+    less memory, because they store no attention weights.
     """
     narrow: float = 0
     wide: float = 0
     for part, length, _, cost in _costs(config, source_length, target_length):
-        # A sub-layer keeps its input and the dropout mask as narrow values. It keeps the input of LayerNorm, with mean
-        # and deviation, in the stream's width.
+        # A sub-layer stores its input and the dropout mask with value_bytes per value. It stores the input of
+        # LayerNorm, its mean and its deviation with STREAM_BYTES per value.
         narrow += cost.kept + 2 * config.d_model * length
-        narrow += 2 * config.d_model * length if _joining(part.config) else 0  # the two that it joins, side by side
+        narrow += 2 * config.d_model * length if _joining(part.config) else 0  # [x; f(x)] of fast-forward connections
         wide += (config.d_model + 2) * length
     pieces = source_length * bool(config.encoder) + target_length
-    below = pieces * (config.d_model * (STREAM_BYTES + value_bytes) + 8)  # embeddings, with 64-bit piece ids
+    below = pieces * (config.d_model * (STREAM_BYTES + value_bytes) + 8)  # embeddings and 64-bit piece ids
     return int(sentences * (narrow * value_bytes + wide * STREAM_BYTES + below))

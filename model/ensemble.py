@@ -1,4 +1,4 @@
-"""Several networks as one: the probability of a next piece is the mean of the members' probabilities.
+"""An ensemble of networks: the probability of the next piece is the mean of the members' probabilities.
 
 Shapes: M members, B sentences, S source, T target, K beams, D width (of all members, side by side), W vocabulary.
 """
@@ -13,28 +13,28 @@ from model.protocol import Network, SearchState
 
 
 class EnsembleState:
-    """The members' states of one search."""
+    """The search states of all members."""
 
     def __init__(self, states: Sequence[SearchState]) -> None:
         self.states = list(states)
-        self.step = 0  # the next position's index
+        self.step = 0  # index of the next position
 
     def keep(self, sentences: Sequence[int]) -> None:
-        """Keep only the named sentences, in the order of the names."""
+        """Keep only the sentences with these indices, in this order."""
         for state in self.states:
             state.keep(sentences)
 
     def attention(self) -> Tensor:
-        """Return the mean over the members (SearchState.attention)."""
+        """Return the members' mean attention (SearchState.attention)."""
         return torch.stack([state.attention() for state in self.states]).mean(0)
 
 
 class Ensemble(Network):
-    """Trained networks with one vocabulary. An ensemble decodes and measures; it is not trained.
+    """An ensemble of trained networks with one vocabulary. An ensemble decodes and is scored, but cannot be trained.
 
-    Memories and hidden states of the members lie side by side in the last axis. `logits` are the log of the mean
-    probability, which a softmax does not change; a single member's logits are not changed. Raises ValueError for
-    different vocabularies.
+    The last axis holds the memories and hidden states of the members side by side. `logits` returns the log of the mean
+    probability; a softmax of this log returns the mean probability. The logits of a single member are not changed. The
+    constructor raises ValueError if the vocabularies have different sizes.
     """
 
     def __init__(self, members: Sequence[Network]) -> None:
@@ -101,12 +101,15 @@ class Ensemble(Network):
 
 
 def _parts(x_D: Tensor, widths: Sequence[int]) -> list[Tensor]:
-    """Return the columns of each member, contiguous."""
+    """Split the last axis into one contiguous tensor per member."""
     return [part.contiguous() for part in torch.split(x_D, list(widths), dim=-1)]
 
 
 def mean_of_probabilities(logits_MW: Sequence[Tensor]) -> Tensor:
-    """Return log(mean of softmax(logits) over the members), (…, W), in at least fp32; one member's logits unchanged."""
+    """Return log(mean of softmax(logits) over the members), (…, W), in fp32 or wider.
+
+    With a single member, return its logits unchanged.
+    """
     if len(logits_MW) == 1:
         return logits_MW[0]
     wide = torch.promote_types(logits_MW[0].dtype, torch.float32)

@@ -1,7 +1,7 @@
-"""Find what extras and installed packages add to this program, by name. Imports nothing of what it finds.
+"""Find the extensions of extras and installed packages by name. An extension is imported only by `load`.
 
-An extra is a folder of `ablations/extras` with an `extra.toml`. A package names its objects as entry points in its
-pyproject.toml. Both map names to "module:OBJECT", one table for each extension point (docs/extending.md):
+An extra is a folder of `ablations/extras` with an `extra.toml`. A package declares its objects as entry points in its
+pyproject.toml. Both map names to "module:OBJECT", in one table for each extension point (docs/extending.md):
 
     [formats]                                      # extra.toml
     typst = "ablations.extras.typst.page:render"
@@ -27,35 +27,35 @@ EXTRAS = (_HOME.parent if _HOME.name == "packages" else _HOME / "ablations") / "
 
 
 def extras() -> list[Path]:
-    """The folders of the extras that are there."""
+    """Return the folders of the installed extras."""
     return sorted(file.parent for file in EXTRAS.glob(f"*/{DECLARATION}"))
 
 
 class ExtensionError(ValueError):
-    """Error for an extension of an installed package that cannot be used. The message names the package."""
+    """Raised if an extension of an installed package cannot be used. The message names the package."""
 
 
 class _Found(NamedTuple):
     places: dict[str, dict[str, str]]  # kind → name → module:OBJECT
-    packages: dict[str, str]  # outermost module → the installed package that adds its objects
-    twice: dict[str, str]  # module:OBJECT → another package that adds the same name
+    packages: dict[str, str]  # top-level module → the installed package that adds its objects
+    twice: dict[str, str]  # module:OBJECT → another package that adds an object with the same name
 
 
 @functools.cache
 def _found() -> _Found:
-    """Collect the declared extensions. A name of an extra has precedence over the same name of a package."""
+    """Collect the declared extensions. If an extra and a package use the same name, the extra takes precedence."""
     found = _Found({kind: {} for kind in KINDS}, {}, {})
     for folder in extras():
         declared = tomllib.loads((folder / DECLARATION).read_text(encoding="utf-8"))
         for kind, names in declared.items():
             found.places[kind].update(names)
-    for package in distributions():  # one pass over all kinds: it reads a file of each installed package
+    for package in distributions():  # one pass for all kinds, because it reads a file of every installed package
         for entry in package.entry_points:
             program, _, kind = entry.group.partition(".")
             if program != "ablations" or kind not in found.places:
                 continue
             place = found.places[kind].setdefault(entry.name, entry.value)
-            other = found.packages.get(_outermost(place))  # None: an extra adds the name
+            other = found.packages.get(_outermost(place))  # None if an extra adds the name
             if place == entry.value:
                 found.packages.setdefault(_outermost(place), package.name)
             elif other not in (None, package.name):
@@ -64,14 +64,14 @@ def _found() -> _Found:
 
 
 def _outermost(place: str) -> str:
-    """The package of modules that holds module:OBJECT."""
+    """Return the top-level module of module:OBJECT."""
     return place.partition(":")[0].partition(".")[0]
 
 
 def added(kind: str, *, packages: bool = True) -> dict[str, str]:
-    """Name → module:OBJECT of what extras and installed packages add. kind: one of `KINDS`.
+    """Return the extensions of one kind as {name: module:OBJECT}. `kind` is one of `KINDS`.
 
-    packages=False: of the extras alone.
+    With packages=False, return only the extensions of extras.
     """
     found = _found()
     return {
@@ -80,14 +80,14 @@ def added(kind: str, *, packages: bool = True) -> dict[str, str]:
 
 
 def forget() -> None:
-    """Look for extras and packages again at the next call of `added`."""
+    """Clear the cache: the next call of `added` searches for extras and packages again."""
     _found.cache_clear()
 
 
 def load(place: str) -> Any:
-    """The object at module:OBJECT; its module is imported only now.
+    """Import the module of module:OBJECT and return the object.
 
-    Raises ExtensionError for an object of a package that cannot be imported, or whose name another package adds too.
+    Raises ExtensionError if an object of a package cannot be imported, or if another package adds the same name.
     """
     module, _, attribute = place.partition(":")
     package = _found().packages.get(_outermost(place))

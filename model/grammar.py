@@ -1,12 +1,12 @@
-"""The grammar of an architecture's line of text: read it, write it, count its layers. Knows no kind. Imports no torch.
+"""The grammar of an architecture's line of text: parse, write and count. Imports no torch.
 
     line    = [item {"," item}]
     item    = [count "*"] (sublayer | "(" line ")")        count = an integer, or N
     sublayer = name ["(" [option {"," option}] ")"]        option = name "=" value
     value   = an integer, a number, true, false, or a word
 
-A group in brackets at the outermost level is a layer, as is a sub-layer outside of brackets. Inside a layer, brackets
-and counts repeat sub-layers.
+At the outermost level, a group in brackets is one layer, and a sub-layer outside brackets is also one layer. Inside a
+layer, brackets and counts repeat sub-layers. This module does not check the names of sub-layers and options.
 """
 
 import re
@@ -17,13 +17,13 @@ Value = int | float | bool | str
 _TOKEN = re.compile(
     r"\s*(?:(?P<number>-?\d+(?:\.\d+)?(?:[eE]-?\d+)?)|(?P<word>[A-Za-z_]\w*)|(?P<sign>[*(),=])|(?P<end>$))"
 )
-DEEPEST = 20  # brackets in brackets
-LONG = 300  # characters of a line that a message repeats
+DEEPEST = 20  # maximum nesting of brackets
+LONG = 300  # maximum number of characters of a line that an error message quotes
 _WORDS: dict[str, Value] = {"true": True, "false": False}
 
 
 class GrammarError(ValueError):
-    """A mistake in a line. `text` is the line; `column` counts from 1."""
+    """A syntax error in a line. `text` is the line; `column` counts from 1."""
 
     def __init__(self, text: str, column: int, message: str) -> None:
         super().__init__(f'"{text if len(text) <= LONG else text[:LONG] + "…"}", column {column}: {message}')
@@ -31,7 +31,7 @@ class GrammarError(ValueError):
 
 
 class Named(NamedTuple):
-    """One sub-layer as written."""
+    """One sub-layer as written in the line: its name, its options and its column."""
 
     name: str
     options: Mapping[str, Value]
@@ -39,20 +39,20 @@ class Named(NamedTuple):
 
 
 class Repeated(NamedTuple):
-    """An item: a sub-layer or a group, `times` times. `times` is None for N."""
+    """An item of a line: a sub-layer or a group that is repeated `times` times. `times` is None for N."""
 
     times: int | None
     content: "Named | tuple[Repeated, ...]"
 
 
 class _Token(NamedTuple):
-    kind: str  # number, word, sign, end
+    kind: str  # "number", "word", "sign" or "end"
     text: str
     column: int
 
 
 def parse(text: str) -> tuple[Repeated, ...]:
-    """The items of a line; () for a line without any. Raises GrammarError."""
+    """Return the items of a line, or () for an empty line. Raises GrammarError."""
     reader = _Reader(text)
     items = reader.items() if reader.now.kind != "end" else ()
     reader.expect("end")
@@ -112,7 +112,7 @@ class _Reader:
         return int(token.text) if re.fullmatch(r"-?\d+", token.text) else float(token.text)
 
     def expect(self, what: str, name: str = "") -> _Token:
-        """Take a token of that kind, or that sign."""
+        """Return the current token and read the next one. Raises GrammarError unless its kind or text is `what`."""
         if what not in (self.now.kind, self.now.text):
             there = f'"{self.now.text}"' if self.now.text else "the end"
             wanted = name or {"end": "a comma, or the end"}.get(what, f'"{what}"')
@@ -139,11 +139,8 @@ class _Reader:
         return _Token(kind, token[kind], token.start(kind) + 1)
 
 
-# Writing a line
-
-
 def canonical(text: str) -> str:
-    """Return the line in one spelling, so that spaces do not make another run. Raises GrammarError."""
+    """Return the line in canonical spelling, so that extra spaces do not change the run_id. Raises GrammarError."""
     return ", ".join(written(item) for item in parse(text))
 
 
@@ -157,15 +154,12 @@ def written(item: Repeated) -> str:
 
 
 def value_text(value: Value) -> str:
-    """Return a value as a line has it: true and false in small letters."""
+    """Return a value as written in a line, with true and false in lower case."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-# Counting and repeating; `n` stands for N
-
-
 def total(items: Iterable[Repeated], n: int) -> int:
-    """Return the number of sub-layers."""
+    """Return the number of sub-layers. `n` is the value of N."""
     count = 0
     for times, content in items:
         inside = 1 if isinstance(content, Named) else total(content, n)
@@ -174,14 +168,14 @@ def total(items: Iterable[Repeated], n: int) -> int:
 
 
 def layers(items: Iterable[Repeated], n: int) -> Iterator[tuple[Repeated, ...]]:
-    """Yield the items of each layer: groups of the outermost level, and sub-layers outside of brackets."""
+    """Yield the items of each layer. `n` is the value of N."""
     for times, content in items:
         for _ in range(n if times is None else times):
             yield (Repeated(1, content),) if isinstance(content, Named) else content
 
 
 def sublayers(items: Iterable[Repeated], n: int) -> Iterator[Named]:
-    """Yield every sub-layer, as often as it is repeated."""
+    """Yield every sub-layer, each as often as it is repeated. `n` is the value of N."""
     for times, content in items:
         for _ in range(n if times is None else times):
             if isinstance(content, Named):

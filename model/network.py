@@ -1,6 +1,6 @@
-"""An encoder and a decoder of any architecture (section 3, figure 1), or a decoder alone: a language model.
+"""The network: an encoder and a decoder of any architecture (section 3, figure 1), or a decoder alone.
 
-`build_model` makes one with initial weights from a configuration.
+A decoder alone is a language model. `build_model` builds a network from a configuration and draws its initial weights.
 
 Shapes: B sentences, S source, T target, K beams, R = B·K rows, D d_model, W vocabulary. Masks: True = may attend.
 """
@@ -24,7 +24,7 @@ from model.stack import Stack
 
 
 def _roles(config: ModelConfig) -> tuple[str, str, str]:
-    """Return the names of the matrices of source, target and softmax; matrices with one name are one."""
+    """Return the names of the matrices of source, target and softmax. Equal names stand for one shared matrix."""
     if not config.encoder:
         return "target", "target", "output" if config.tying in ("inputs", "none") else "target"
     if config.tying == "none":
@@ -36,17 +36,17 @@ def _roles(config: ModelConfig) -> tuple[str, str, str]:
 
 
 class EncoderDecoder(Network):
-    """A network whose stacks are described by `config.encoder` and `config.decoder`.
+    """A network with the stacks that `config.encoder` and `config.decoder` describe.
 
     `config.tying` sets which of source, target and softmax share a matrix. A shared matrix is registered once, so a
-    state_dict contains it once. Without an encoder (`config.encoder` is empty) sources have no pieces, (B, 0), and
-    memory has no positions, (B, 0, D).
+    state_dict contains it once. If `config.encoder` is empty, there is no encoder: sources have the shape (B, 0) and
+    memory has the shape (B, 0, D).
     """
 
     def __init__(self, config: ModelConfig, vocab_size: int, source_vocab_size: int | None = None) -> None:
         super().__init__()
         self.config = config
-        self.vocab_size = vocab_size  # of the target, and of the source unless source_vocab_size is given
+        self.vocab_size = vocab_size  # target vocabulary; also the source's unless source_vocab_size is given
         self._roles = _roles(config)
         width = config.embedding_size or config.d_model
         self.embeddings = nn.ModuleDict()
@@ -56,7 +56,7 @@ class EncoderDecoder(Network):
             self.embeddings[role] = Embedding(
                 pieces, width if factorised else config.d_model, config.embedding_scale, fixnorm=config.fixnorm
             )
-        # Factorised embeddings (Lan 2019, ALBERT, arXiv 1909.11942, section 3.1): V × E and E × D in place of V × D.
+        # Factorised embeddings (Lan 2019, ALBERT, arXiv 1909.11942, section 3.1) replace V × D by V × E and E × D.
         self.widen, self.narrow = nn.ModuleDict(), nn.ModuleDict()
         if config.embedding_size:
             for role in sorted(set(self._roles[:2])):
@@ -65,13 +65,13 @@ class EncoderDecoder(Network):
                 self.narrow["output"] = nn.Linear(config.d_model, width, bias=False)
         output = self._embedding(self._roles[2]).weight.shape[1]
         self.classes = Classes(output, vocab_size) if config.softmax == "hierarchical" else None
-        self.quick = applies(config)  # whether a search takes its quick form (model/search/quick.py)
+        self.quick = applies(config)  # whether a search can use the quick form (model/search/quick.py)
         self.encoder = Stack(config, "encoder") if config.encoder else None
         self.decoder = Stack(config, "decoder")
 
     @property
     def target_embedding(self) -> Embedding:
-        """The embedding of target pieces. It is also the softmax's matrix unless nothing is tied."""
+        """The embedding of target pieces. With `tying` = "all" or "decoder" it is also the softmax's matrix."""
         return self._embedding(self._roles[1])
 
     def _embedding(self, role: str) -> Embedding:
@@ -134,9 +134,9 @@ class EncoderDecoder(Network):
         return state.next_logits(hidden_BKD)
 
     def set_attention_kernel(self, name: str) -> None:
-        """Choose a kernel of attention/kernels.py for equation 1; "auto" (the default) chooses by device.
+        """Set the kernel of attention/kernels.py that computes equation 1.
 
-        Raises ValueError for an unknown name.
+        With "auto" (the default), the device decides which kernel is used. Raises ValueError for an unknown name.
         """
         if name not in (known := ["auto", *KERNELS]):
             raise ValueError(f"no attention kernel {name!r}; there are: {', '.join(known)}")
@@ -146,7 +146,7 @@ class EncoderDecoder(Network):
 
 
 def num_params(module: nn.Module) -> int:
-    """Count the parameters of a network or a module: shared ones once, without rows that pad a vocabulary."""
+    """Return the number of parameters of a module. Shared parameters count once; padding rows do not count."""
     embeddings = {id(one.weight): one for one in module.modules() if isinstance(one, Embedding)}
     padding = sum((len(one.weight) - one.vocab_size) * one.weight.shape[1] for one in embeddings.values())
     return sum(parameter.numel() for parameter in module.parameters()) - padding
@@ -159,11 +159,11 @@ def build_model(
     *,
     device: torch.device | str | None = None,
 ) -> EncoderDecoder:
-    """Return a network in training mode, its weights drawn from torch's default generator.
+    """Return a network in training mode. Its weights are drawn from torch's default generator.
 
-    vocab_size: pieces of the target, and of the source unless `source_vocab_size` is given.
+    vocab_size: size of the target vocabulary, and of the source vocabulary unless `source_vocab_size` is given.
     Weights are drawn on the CPU and then moved, so that a seed gives the same weights on every device. On the meta
-    device nothing is drawn. Raises ValueError for two sizes of a shared vocabulary.
+    device no weights are drawn. Raises ValueError if a shared vocabulary is given two sizes.
     """
     if config.shared_vocabulary and source_vocab_size not in (None, vocab_size):
         raise ValueError(f"a shared vocabulary has one size, found {source_vocab_size} and {vocab_size}")
@@ -176,12 +176,13 @@ def build_model(
 
 @torch.no_grad()
 def initialise(model: EncoderDecoder) -> None:
-    """Draw the weights as tensor2tensor does; the paper names no initialisation.
+    """Draw the weights as tensor2tensor does. The paper does not specify an initialisation.
 
-    Embeddings and learned positions N(0, 1/√d_model); every other matrix Glorot-uniform,
-    U(±√(6 / (fan_in + fan_out))); biases 0; LayerNorm 1 and 0. The fans are those of the stored matrix: q, k and v of
-    self-attention are one matrix, as in tensor2tensor, so they start with 0.71 of the deviation of three separate
-    matrices (for d_k = d_v = d_model / h). k and v of cross-attention start with 0.82 of it.
+    Embeddings and learned positions are drawn from N(0, 1/√d_model). Every other matrix is Glorot-uniform,
+    U(±√(6 / (fan_in + fan_out))). Biases start at 0, LayerNorm's gain at 1 and its bias at 0. fan_in and fan_out are
+    those of the stored matrix. As in tensor2tensor, q, k and v of self-attention are one matrix. Their initial standard
+    deviation is therefore 0.71 of that of three separate matrices (for d_k = d_v = d_model / h). k and v of
+    cross-attention are one matrix too; there the factor is 0.82.
     """
     for module in model.modules():
         if isinstance(module, nn.Linear):
@@ -194,6 +195,6 @@ def initialise(model: EncoderDecoder) -> None:
             nn.init.normal_(module.weight, std=module.weight.shape[1] ** -0.5)
         elif isinstance(module, Sublayer):
             module.initialise()
-    for module in model.modules():  # once all are drawn
+    for module in model.modules():  # a second loop, because all weights must be drawn first
         if isinstance(module, Stack):
             module.shrink()

@@ -1,8 +1,8 @@
 """Sequential operations and path lengths of a stack: two columns of Table 1. Imports no torch.
 
-The path between two positions is the number of operations through which a signal passes from one to the other. A
-position-wise sub-layer and a residual connection add none. The longest of all shortest paths is found by propagation
-through the stack's real sub-layers, so it is exact where Table 1 gives an order of growth.
+The path length between two positions is the number of operations through which a signal passes from one to the other.
+Position-wise sub-layers and residual connections do not count. The shortest paths are propagated through the actual
+sub-layers of the stack, so the results are exact; Table 1 gives orders of growth.
 """
 
 from typing import TYPE_CHECKING
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
 
 def sequential_operations(config: ModelConfig, side: Side, length: int) -> int:
-    """Return the operations over positions that must follow one another; recurrence has one for each position."""
+    """Return the number of sequential operations over positions. A recurrent layer has one for each position."""
     return sum(part.options.sequential(length) for layer in config.layers(side) for part in layer)
 
 
 def path_length(config: ModelConfig, side: Side, length: int) -> int | None:
-    """Return the operations between the two positions that are farthest apart; None if no path connects some two.
+    """Return the longest of the shortest paths between two positions, or None if a pair has no path.
 
-    In an encoder every position has to be connected with every other one, in a decoder with every earlier one. Takes
-    O(layers · length³) for sub-layers that read all positions, less for others.
+    The pairs are all pairs of positions in an encoder, and each position with every earlier one in a decoder. The
+    function takes O(layers · length³) for sub-layers that read all positions, and less for others.
     """
     import numpy as np
 
@@ -34,7 +34,7 @@ def path_length(config: ModelConfig, side: Side, length: int) -> int | None:
 
 
 def shortest_paths(config: ModelConfig, side: Side, length: int) -> "NDArray[np.float64]":
-    """Return the operations from input j to output i at [i, j] of (length, length); inf if no path leads there."""
+    """Return the path lengths (length, length): [i, j] is the length from input j to output i, inf without a path."""
     import numpy as np
 
     distances = range(0 if side == "decoder" else 1 - length, length)  # i − j
@@ -47,7 +47,10 @@ def shortest_paths(config: ModelConfig, side: Side, length: int) -> "NDArray[np.
 
 
 def _through(paths: "NDArray[np.float64]", operations: dict[int, float], residual: bool) -> "NDArray[np.float64]":
-    """Return the shortest paths after one more sub-layer. operations: by distance from the output back to the input."""
+    """Return the shortest paths after one more sub-layer.
+
+    operations: number of operations by distance (output position minus input position).
+    """
     import numpy as np
 
     length = len(paths)

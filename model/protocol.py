@@ -1,4 +1,4 @@
-"""The interface of a network, which training, search, scoring and export use.
+"""The interface of a network for training, search, scoring and export.
 
 Shapes: B sentences, S source, T target, K beams, D width, W vocabulary. Masks: True = may attend.
 """
@@ -15,25 +15,28 @@ from model.config import ModelConfig
 class SearchState(Protocol):
     """State of a network between the steps of a search."""
 
-    step: int  # the next position's index
+    step: int  # index of the next position
 
     def keep(self, sentences: Sequence[int]) -> None:
-        """Keep only the named sentences, in the order of the names."""
+        """Keep only the sentences with these indices, in this order."""
 
     def attention(self) -> Tensor:
         """Return the attention weights of each beam in the last step, (B, K, S).
 
-        They are the mean over all attentions to the source and their heads. The search must have been started with
-        `attends`, and the decoder must have such an attention.
+        They are the mean over all heads of all sub-layers that attend to the source. The search must have been started
+        with attends=True, and the decoder must have such a sub-layer.
         """
 
 
 class Network(nn.Module, ABC):
-    """Maps pieces to hidden states; `logits` maps those to scores of the next piece. network.build_model builds one."""
+    """The base class of networks. `forward` maps pieces to hidden states; `logits` maps these to next-piece scores.
+
+    network.build_model builds a network.
+    """
 
     config: ModelConfig
-    vocab_size: int  # of the target, and of the source if the vocabulary is shared
-    classes: Any  # of a hierarchical softmax (parts/embedding.py), whose `logits` are log P; None: another
+    vocab_size: int  # size of the target vocabulary, and of the source vocabulary if it is shared
+    classes: Any  # a hierarchical softmax (parts/embedding.Classes; `logits` then returns log P), or None
 
     @property
     @abstractmethod
@@ -43,11 +46,11 @@ class Network(nn.Module, ABC):
     @property
     @abstractmethod
     def longest(self) -> int | None:
-        """The longest sequence that the network reads; None if there is no limit."""
+        """The length of the longest sequence that the network accepts; None if there is no limit."""
 
     @abstractmethod
     def layers(self) -> Iterator[nn.Module]:
-        """Yield the modules that are compiled one by one."""
+        """Yield the layers. Each is compiled separately."""
 
     def forward(self, source_BS: Tensor, source_mask_BS: Tensor | None, target_BT: Tensor) -> Tensor:
         """Return hidden states (B, T, D) under teacher forcing: position t predicts piece t + 1.
@@ -58,15 +61,21 @@ class Network(nn.Module, ABC):
 
     @abstractmethod
     def encode(self, source_BS: Tensor, source_mask_BS: Tensor | None = None) -> Tensor:
-        """Return the memory (B, S, D). The mask is False at padding; None means no padding, and is faster."""
+        """Return the memory (B, S, D). The mask is False at padding; None means no padding and is faster."""
 
     @abstractmethod
     def decode(self, target_BT: Tensor, memory_BSD: Tensor, source_mask_BS: Tensor | None = None) -> Tensor:
-        """Return hidden states (B, T, D) of target_BT, which starts with BOS. Causality hides padding at its end."""
+        """Return hidden states (B, T, D) of target_BT, which starts with BOS.
+
+        The causal mask hides padding at the end of target_BT from the real positions.
+        """
 
     @abstractmethod
     def logits(self, hidden_D: Tensor) -> Tensor:
-        """(…, D) → (…, W), W = vocab_size. In training, call it only for real target positions."""
+        """Map hidden states to logits: (…, D) → (…, W), W = vocab_size.
+
+        In training, call it only for real target positions.
+        """
 
     @abstractmethod
     def start_decoding(
@@ -74,9 +83,10 @@ class Network(nn.Module, ABC):
     ) -> SearchState:
         """Return the state of a search of up to max_steps steps. Call it under torch.inference_mode(), in eval mode.
 
-        attends: the state has the attention of each step (SearchState.attention); the search is slower then.
+        attends: whether the state provides the attention of each step (SearchState.attention). This makes the search
+        slower.
 
-        Raises ValueError if the network reads fewer than max_steps positions.
+        Raises ValueError if the network accepts fewer than max_steps positions.
         """
 
     @abstractmethod
@@ -84,7 +94,7 @@ class Network(nn.Module, ABC):
         """Return hidden states (B, K, D) after one more piece per beam at time t = state.step. Increments state.step.
 
         visible_BKTK: bool (B, K, t + 1, K), True for the (time, beam) slots of each beam's past, including its present
-        slot (t, k); optional for a single beam. Raises ValueError for another shape, and beyond max_steps.
+        slot (t, k); optional for a single beam. Raises ValueError for another shape, and after max_steps steps.
         """
 
     @abstractmethod

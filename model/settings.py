@@ -1,4 +1,4 @@
-"""Settings of a network, each checked alone; config.py checks their combinations. Imports no torch."""
+"""The settings of a network. This module checks each setting alone; config.py checks combinations. Imports no torch."""
 
 import math
 from typing import Literal
@@ -45,7 +45,7 @@ class ModelSettings(StrictModel):
     shared_vocabulary: bool = Field(
         True, description="one matrix for source, target and softmax; if false, target and softmax share one"
     )
-    # New settings go below the old ones: their order is that of records and listings.
+    # Add new settings at the end: records and listings use this order.
     encoder: str = Field("N * (self_attention, feed_forward)", description="layers of the encoder; N is num_layers")
     decoder: str = Field(
         "N * (self_attention, cross_attention, feed_forward)", description="layers of the decoder; N is num_layers"
@@ -130,19 +130,19 @@ class ModelSettings(StrictModel):
 
     @property
     def longest(self) -> int | None:
-        """The length of the longest sequence that the network reads, with EOS; None: any length."""
+        """The length of the longest sequence that the network accepts, including EOS; None if there is no limit."""
         return self.max_length if self.positions == "learned" else None
 
     def layers_of(self, side: Side) -> int:
-        """Return N of the line of a side."""
+        """Return the value of N in the line of the encoder or the decoder."""
         own = self.encoder_layers if side == "encoder" else self.decoder_layers
         return own or self.num_layers
 
 
 def class_sizes(vocab_size: int) -> tuple[int, int]:
-    """Return the pieces of a class and the number of classes of a hierarchical softmax.
+    """Return the number of pieces per class and the number of classes of a hierarchical softmax.
 
-    Both are about √V. No class is empty.
+    Both numbers are about √V. No class is empty.
     """
     size = math.isqrt(max(0, vocab_size - 1)) + 1
     return size, -(-vocab_size // size)

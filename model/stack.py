@@ -1,4 +1,4 @@
-"""The encoder and the decoder: layers of sub-layers, each in its residual connection (section 3.1, figure 1).
+"""The encoder and decoder stacks: layers of sub-layers, each with a residual connection (section 3.1, figure 1).
 
 Shapes: B sentences, T positions, R rows of a search (sentence by beam), D d_model.
 """
@@ -19,7 +19,7 @@ from model.settings import Side
 
 
 class Layer(nn.Module):
-    """Sub-layers in sequence. Modules are named after their kinds; the second one of a kind is named KIND_2."""
+    """A sequence of sub-layers. Each module is named after its kind; the second one of a kind is named KIND_2."""
 
     def __init__(self, sublayers: LayerSpec, side: Side) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class Layer(nn.Module):
             self.add_module(f"{name}_residual", RESIDUAL[part.config.norm](part.config, side))
 
     def forward(self, x_BTD: Tensor, inputs: Inputs) -> Tensor:
-        """(B, T, D) → (B, T, D)."""
+        """Apply the sub-layers in sequence: (B, T, D) → (B, T, D)."""
         for name in self.names:
             x_BTD = getattr(self, f"{name}_residual")(x_BTD, getattr(self, name), inputs)
         return x_BTD
@@ -57,7 +57,7 @@ class Layer(nn.Module):
 
 
 class Stack(nn.Module):
-    """Positions and dropout, then the layers, then a norm if the layers do not end in one."""
+    """Positions and dropout, then the layers, then a norm if `norm` is "pre" or "sandwich"."""
 
     def __init__(self, config: ModelConfig, side: Side) -> None:
         super().__init__()
@@ -71,27 +71,27 @@ class Stack(nn.Module):
         self.layer_drop = config.layer_drop
         self.embedding_norm: nn.Module = make_norm(config) if config.embedding_norm else nn.Identity()
         self.final_norm: nn.Module = make_norm(config) if config.norm in ("pre", "sandwich") else nn.Identity()
-        # The input takes part in what the decoder reads (Gehring 2017, arXiv 1705.03122, equation 2).
+        # With memory_embeddings, the decoder reads output + input (Gehring 2017, arXiv 1705.03122, equation 2).
         self.adds_input = side == "encoder" and config.memory_embeddings
         self.beta = deepnorm(config, side)[1] if config.residual_scale == "deepnorm" else 1.0
 
     def __iter__(self) -> Iterator[Layer]:
-        """Yield the layers in the order in which they compute; layers with shared weights are one module."""
+        """Yield the layers in the order of computation. A module that several layers share is yielded several times."""
         for place in self.order:
-            yield self.layers[place]  # type: ignore[misc]  # or what a change of the network put there
+            yield self.layers[place]  # type: ignore[misc]  # an extra may have replaced the layer
 
     def forward(self, x_BTD: Tensor, inputs: Inputs) -> Tensor:
-        """Embedded pieces (B, T, D) → (B, T, D): the memory of an encoder, the hidden states of a decoder."""
+        """Map embedded pieces (B, T, D) to the memory of an encoder or the hidden states of a decoder, (B, T, D)."""
         x_BTD = input_BTD = self.dropout(self.embedding_norm(self.positions(x_BTD)))
         for layer in self:
-            # LayerDrop (Fan 2019, arXiv 1909.11556): whole layers are left out of a training step.
+            # LayerDrop (Fan 2019, arXiv 1909.11556): a training step skips whole layers at random.
             if not (self.training and self.layer_drop and drawn(self.layer_drop)):
                 x_BTD = layer(x_BTD, inputs)
         output_BTD: Tensor = self.final_norm(x_BTD)
         return output_BTD + input_BTD if self.adds_input else output_BTD
 
     def shrink(self) -> None:
-        """Multiply first weights by DeepNorm's β."""
+        """Multiply the initial weights by DeepNorm's β."""
         for module in self.modules() if self.beta != 1 else ():
             if isinstance(module, Sublayer):
                 module.shrink(self.beta)

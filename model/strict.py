@@ -1,4 +1,4 @@
-"""The base class of all declared records: settings, sections of a study file, descriptions of tasks."""
+"""The base class of validated records: settings, sections of a study file, descriptions of tasks."""
 
 import json
 from collections.abc import Mapping
@@ -8,15 +8,15 @@ from pydantic import BaseModel, ConfigDict
 
 
 class StrictModel(BaseModel):
-    """A frozen record with strict types that refuses unknown names."""
+    """A frozen record with strict types that rejects unknown names."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> Self:
-        """Validate a mapping by the rules of JSON: a list may stand for a tuple and text for a path, but not "1" for 1.
+        """Validate a mapping by pydantic's strict rules for JSON.
 
-        pydantic applies these rules only to JSON text, so the mapping is written as JSON first. Raises
-        pydantic.ValidationError.
+        A list is accepted for a tuple and a string for a path, but "1" is not accepted for 1. pydantic applies these
+        rules only to JSON text, so the mapping is converted to JSON first. Raises pydantic.ValidationError.
         """
         return cls.model_validate_json(json.dumps(dict(values), default=str))

@@ -1,6 +1,7 @@
 """Time single sub-layers: `python -m model.timing REQUEST` prints [sub-layer, width, length, seconds of each round].
 
-REQUEST and the answer are JSON: {"sublayers": lines of one sub-layer each, "lengths": …, "widths": …, "rounds": …}.
+REQUEST is JSON: {"sublayers": lines of one sub-layer each, "lengths": …, "widths": …, "rounds": …}. The output is a
+JSON list of such entries.
 """
 
 import itertools
@@ -15,11 +16,14 @@ from model.config import ModelConfig
 from model.layers.contract import Inputs
 from model.network import build_model
 
-TOKENS = 1024  # of a batch: short sequences are computed together, as in training
+TOKENS = 1024  # tokens per batch; a batch contains several short sequences, as in training
 
 
 def timed(line: str, width: int, length: int) -> Callable[[], float]:
-    """Return what measures one causal sub-layer of 8 heads: CPU seconds per sequence, forward and backward."""
+    """Return a function that times one causal sub-layer of 8 heads.
+
+    The function returns the CPU seconds per sequence of a forward and a backward pass.
+    """
     config = ModelConfig(
         encoder="", decoder=line, positions="none", d_model=width, d_k=width // 8, d_v=width // 8, dropout=0.0
     )
@@ -34,14 +38,14 @@ def timed(line: str, width: int, length: int) -> Callable[[], float]:
         sublayer(x_BTD, Inputs(causal=True)).sum().backward()
         return (time.process_time() - begun) / sequences
 
-    once()  # warms up
+    once()  # warm-up
     return once
 
 
 def measure(
     sublayers: Sequence[str], lengths: Sequence[int], widths: Sequence[int], rounds: int
 ) -> list[tuple[str, int, int, tuple[float, ...]]]:
-    """Time all combinations with one thread. A round times all sub-layers of a width and a length in turn."""
+    """Time all combinations with one thread. For each width and length, a round times all sub-layers in turn."""
     torch.set_num_threads(1)
     found = []
     for width, length in itertools.product(widths, lengths):

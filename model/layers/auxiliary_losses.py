@@ -5,12 +5,15 @@ from contextlib import contextmanager
 
 from torch import Tensor
 
-_collections: list[list[Tensor]] = []  # of the contexts that are open, the innermost last
+_collections: list[list[Tensor]] = []  # losses of each open context; the innermost context is the last one
 
 
 @contextmanager
 def collecting() -> Iterator[list[Tensor]]:
-    """Collect the losses added within this context: scalars with gradients, in units of the loss of a token."""
+    """Collect the losses added within this context.
+
+    Each loss is a scalar with a gradient, in units of the loss of one token.
+    """
     losses: list[Tensor] = []
     _collections.append(losses)
     try:
@@ -20,6 +23,6 @@ def collecting() -> Iterator[list[Tensor]]:
 
 
 def add(loss: Tensor) -> None:
-    """Add a loss to the innermost open context of `collecting`; without one, the loss is ignored."""
+    """Add a loss to the innermost open context of `collecting`. If no context is open, ignore the loss."""
     if _collections:
         _collections[-1].append(loss)

@@ -1,7 +1,7 @@
-"""The kinds of sub-layer by name, and what planning needs of each: options, settings, parameters and cost. No torch.
+"""The kinds of sub-layer by name, with the options, settings, parameters and cost that planning reads. No torch.
 
-A kind of sub-layer consists of two files that lie side by side: NAME_spec.py has a subclass of `Spec`, and NAME.py has
-the computation, a subclass of contract.Sublayer. A line in `LAYERS` names the kind.
+A kind of sub-layer consists of two files in the same folder. NAME_spec.py has a subclass of `Spec`, and NAME.py has the
+computation, a subclass of contract.Sublayer. An entry in `LAYERS` maps the name of the kind to its `Spec`.
 
 Shapes in formulas: T positions of the sub-layer's sequence, S positions of the encoder's output, D d_model.
 """
@@ -29,44 +29,47 @@ class Cost(NamedTuple):
     """Cost of one sub-layer for one sequence, without its residual connection and norm."""
 
     params: int  # trained weights
-    flops: Any  # of a forward pass; a multiplication and an addition are two, and only matrix products count
-    kept: Any  # values that the forward pass keeps for the backward pass, besides the input
-    active: int | None = None  # weights that take part in the computation of one token; None: all
+    flops: Any  # operations of a forward pass; only matrix products count; a multiply-add counts as two
+    kept: Any  # number of values that the forward pass stores for the backward pass, besides the input
+    active: int | None = None  # number of weights that one token uses; None if it uses all of them
 
 
 class Spec(StrictModel):
-    """Options of one sub-layer of a line; each kind is a subclass. The fields of the subclass are its options.
+    """Base class of the kinds of sub-layer. The fields of a subclass are the options of one sub-layer in a line.
 
-    An option that has the name of a setting in `reads` replaces that setting for this sub-layer.
+    In a line, brackets may also contain settings in `reads`. Such a value replaces the setting for this sub-layer only.
     """
 
-    computation: ClassVar[str] = ""  # module:class that computes it, built with (config, options)
+    computation: ClassVar[str] = ""  # module:class of the computation, which is built with (config, options)
     reads: ClassVar[tuple[str, ...]] = ()  # settings of ModelSettings that the sub-layer reads, besides d_model
     sides: ClassVar[tuple[Side, ...]] = ("encoder", "decoder")
     reads_memory: ClassVar[bool] = False  # whether it reads the encoder's output
-    joins_widths: ClassVar[bool] = False  # whether the encoder's output may have another width than its input
-    reads_distances: ClassVar[bool] = False  # whether it can have positions that only attention sees
-    attends: ClassVar[bool] = False  # whether it tells a search its weights of the source (StepContext.weights_LBKM)
-    compiles: ClassVar[bool] = True  # whether torch's compiler makes one graph of it
-    bare: ClassVar[bool] = False  # whether no dropout, norm or residual connection surrounds it
+    joins_widths: ClassVar[bool] = False  # whether its input and the encoder's output may have different widths
+    reads_distances: ClassVar[bool] = False  # whether position encodings inside attention apply to it
+    attends: ClassVar[bool] = False  # whether it reports its weights over the source (StepContext.weights_LBKM)
+    compiles: ClassVar[bool] = True  # whether torch.compile can compile it to one graph
+    bare: ClassVar[bool] = False  # whether it has no dropout, norm or residual connection
 
-    # These two follow from the line and are no options. side: the stack that holds the sub-layer. other_width: width of
-    # the encoder's output, or of the input of a projection (0: d_model).
+    # The program sets these two fields; they are not options. side: the stack that contains the sub-layer. other_width:
+    # width of the encoder's output, or of the input of a projection (0 means d_model).
     side: Side = "encoder"
     other_width: int = 0
 
     def build(self, config: ModelSettings) -> "Sublayer":
-        """Return the computation, its weights not yet drawn. The only method that imports torch."""
+        """Build the computation. Its weights are not drawn yet. This is the only method that imports torch."""
         module, _, name = self.computation.partition(":")
         sublayer: Sublayer = getattr(import_module(module), name)(config, self)
         return sublayer
 
     def reads_here(self, config: ModelSettings) -> tuple[str, ...]:
-        """Return the names in `reads` that matter with these settings and options."""
+        """Return the names in `reads` that have an effect with these settings and options."""
         return self.reads
 
     def implied(self) -> dict[str, Any]:
-        """Return settings that follow from the options and replace those of the network from this sub-layer on."""
+        """Return settings that the options imply for this sub-layer.
+
+        If d_model is among them, it is also the input width of the next sub-layer.
+        """
         return {}
 
     def check(self, config: ModelSettings, side: Side) -> None:
@@ -77,29 +80,26 @@ class Spec(StrictModel):
         raise NotImplementedError
 
     def sequential(self, length: int) -> int:
-        """Return the operations over `length` positions that must follow one another (Table 1).
+        """Return the number of sequential operations over `length` positions (Table 1).
 
-        0 if each position is computed by itself.
+        It is 0 if each position is computed independently.
         """
         return 0
 
     def operations(self, config: ModelSettings, distance: int, side: Side) -> float:
-        """Return the operations between an output and the input `distance` positions before it (Table 1).
+        """Return the number of operations between an output and the input `distance` positions before it (Table 1).
 
-        inf where the output does not depend on this input. A decoder's sub-layer is not asked for later positions. The
-        default is that of position-wise sub-layers.
+        The result is inf if the output does not depend on this input. In decoders, `distance` is never negative. The
+        default implementation is that of position-wise sub-layers.
         """
         return 0.0 if distance == 0 else math.inf
 
     def shared(self, config: ModelSettings) -> dict[str, int]:
-        """Return the number of weights that all sub-layers of a stack share, by name. `cost` does not count them."""
+        """Return the weights that all sub-layers of a stack share, as {name: number}. `cost` does not count them."""
         return {}
 
 
-# --- The kinds, by the name that a line of text uses
-
-
-# Name → module:Spec. The module is imported when a line first names the kind.
+# Name of the kind → module:Spec. The module is imported when a line first names the kind.
 LAYERS: dict[str, str] = {
     "self_attention": "model.layers.attention.attention_spec:SelfAttentionSpec",
     "cross_attention": "model.layers.attention.attention_spec:CrossAttentionSpec",
@@ -121,13 +121,13 @@ LAYERS: dict[str, str] = {
 
 
 def places() -> dict[str, str]:
-    """Return name → module:Spec of all kinds: those of LAYERS, then those of extras and installed packages."""
+    """Return {name: module:Spec} of all kinds: those of LAYERS, then those of extras and installed packages."""
     return {**LAYERS, **{name: place for name, place in added("layers").items() if name not in LAYERS}}
 
 
 @cache
 def spec_at(place: str) -> type[Spec]:
-    """Return the class at module:Spec, a value of `places`. Raises ValueError if there is none."""
+    """Import and return the class at module:Spec, a value of `places`. Raises ValueError if it is not usable."""
     try:
         found = load(place)
     except (ImportError, AttributeError) as error:
@@ -138,5 +138,5 @@ def spec_at(place: str) -> type[Spec]:
 
 
 def kinds() -> dict[str, type[Spec]]:
-    """Return all kinds by name. It imports the files of their options."""
+    """Return {name: class} of all kinds. This imports their `_spec` files."""
     return {name: spec_at(place) for name, place in places().items()}

@@ -1,4 +1,4 @@
-"""Switch autocast off where types are chosen by hand."""
+"""Disable autocast for code that chooses its types explicitly."""
 
 import contextlib
 
@@ -6,7 +6,7 @@ import torch
 
 
 def without_autocast(device: torch.device) -> contextlib.AbstractContextManager[object]:
-    """Autocast off for this device."""
+    """Return a context manager that disables autocast for this device."""
     if torch.is_autocast_enabled(device.type):
         return torch.autocast(device.type, enabled=False)
     return contextlib.nullcontext()

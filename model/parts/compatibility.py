@@ -1,4 +1,6 @@
-"""Comparison of a query with a key (section 3.2.1: "the two most commonly used attention functions").
+"""Compatibility functions, which compare a query with a key.
+
+Section 3.2.1 describes "the two most commonly used attention functions": additive and dot-product attention.
 
 Shapes: B sentences, H heads, Q queries, M memory positions, K d_k.
 """
@@ -10,22 +12,22 @@ from model.settings import ModelSettings
 
 
 class ScaledDot(nn.Module):
-    """q·k / √d_k (equation 1). The base of those that torch's kernels compute from other queries.
+    """q·k / √d_k (equation 1), and the base class of the other compatibility functions.
 
     Relative positions are vectors added to the keys: a_QMK for query Q and key M (Shaw 2018, equation 4).
     """
 
-    fused = True  # whether torch's kernels compute it, given `prepared` queries
+    fused = True  # whether torch's kernels can compute the scores from `prepared` queries
 
     def __init__(self, config: ModelSettings) -> None:
         super().__init__()
 
     def prepared(self, q_BHQK: Tensor) -> Tensor:
-        """Queries whose product with the keys, divided by √d_k, is the score."""
+        """Return transformed queries: their product with the keys, divided by √d_k, is the score."""
         return q_BHQK
 
     def forward(self, q_BHQK: Tensor, k_BHMK: Tensor, a_QMK: Tensor | None = None) -> Tensor:
-        """Scores (B, H, Q, M)."""
+        """Return the scores (B, H, Q, M)."""
         q_BHQK = self.prepared(q_BHQK)
         scores_BHQM = q_BHQK @ k_BHMK.mT
         if a_QMK is not None:
@@ -34,13 +36,14 @@ class ScaledDot(nn.Module):
         return scaled_BHQM
 
     def initialise(self) -> None:
-        """Draw the weights, if there are any."""
+        """Draw the weights, if the class has any."""
 
 
 class Dot(ScaledDot):
-    """q·k: its variance grows with d_k, which pushes the softmax "into regions where it has extremely small gradients".
+    """q·k without scaling.
 
-    The kernels' division is undone beforehand: for d_k = 16, 64, 256 without rounding.
+    Its variance grows with d_k, which pushes the softmax "into regions where it has extremely small gradients".
+    The queries are multiplied by √d_k to undo the kernels' division. For d_k = 16, 64, 256 this is exact.
     """
 
     def prepared(self, q_BHQK: Tensor) -> Tensor:
@@ -49,7 +52,7 @@ class Dot(ScaledDot):
 
 
 class Bilinear(ScaledDot):
-    """qᵀ W k with a matrix per head: "general" of Luong 2015 (arXiv 1508.04025, section 3.1). Not scaled, as there."""
+    """qᵀ W k with a matrix per head, without scaling: "general" of Luong 2015 (arXiv 1508.04025, section 3.1)."""
 
     def __init__(self, config: ModelSettings) -> None:
         super().__init__(config)
@@ -60,7 +63,7 @@ class Bilinear(ScaledDot):
         return prepared_BHQK
 
     def initialise(self) -> None:
-        """Glorot-uniform, head by head."""
+        """Draw each head's matrix Glorot-uniform."""
         for weight_KK in self.weight:
             nn.init.xavier_uniform_(weight_KK)
 
@@ -68,7 +71,7 @@ class Bilinear(ScaledDot):
 class Additive(ScaledDot):
     """vᵀ tanh(W x_q + U x_k) with a vector v per head (Bahdanau 2015, arXiv 1409.0473, appendix A.1.2).
 
-    The projections that make queries and keys are W and U. The tanh of every pair is kept: memory grows with Q·M·d_k.
+    W and U are the projections to queries and keys. The tanh of every pair is stored, so memory grows with Q·M·d_k.
     """
 
     fused = False
@@ -78,8 +81,8 @@ class Additive(ScaledDot):
         self.weight = nn.Parameter(torch.empty(config.num_heads, config.d_k))
 
     def forward(self, q_BHQK: Tensor, k_BHMK: Tensor, a_QMK: Tensor | None = None) -> Tensor:
-        """Scores (B, H, Q, M)."""
-        # Contiguous, so that the largest tensor is not copied for the product.
+        """Return the scores (B, H, Q, M)."""
+        # Make both contiguous, so that the matrix product does not copy the largest tensor.
         q_BHQ1K, k_BHQMK = q_BHQK.contiguous().unsqueeze(3), k_BHMK.contiguous().unsqueeze(2)
         if a_QMK is not None:
             k_BHQMK = k_BHQMK + a_QMK.to(k_BHMK.dtype)
@@ -88,7 +91,7 @@ class Additive(ScaledDot):
         return scores_BHP1.view(hidden_BHQMK.shape[:4])
 
     def initialise(self) -> None:
-        """Glorot-uniform: from d_k values to one."""
+        """Draw each head's vector Glorot-uniform, as a matrix from d_k values to one."""
         bound = (6 / (self.weight.shape[1] + 1)) ** 0.5
         nn.init.uniform_(self.weight, -bound, bound)
 

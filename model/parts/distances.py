@@ -1,6 +1,6 @@
 """Position information inside self-attention: `relative`, `bias`, `alibi`, `rotary`.
 
-A distance is the key's position minus the query's: negative for the past.
+A distance is the key's position minus the query's position, so it is negative for earlier keys.
 Shapes: B sentences, T positions, H heads, Q queries, M memory positions, K d_k, V d_v, W turned elements, P = W / 2.
 """
 
@@ -15,39 +15,42 @@ from model.settings import ModelSettings
 
 
 class Distances(nn.Module):
-    """The answers of positions that attention does not see; the base of those that it does see."""
+    """Attention without position information, and the base class of the classes that add it."""
 
     reads_distance = False  # whether `bias`, `keys` or `values` depend on distances
-    fused = True  # whether torch's kernels can attend: what depends on distances is added to the scores alone
+    fused = True  # whether torch's attention kernels can be used: `keys` and `values` must return None
 
     def __init__(self, config: ModelSettings) -> None:
         super().__init__()
 
     def turned(self, x_BHTK: Tensor, first: int, last: int) -> Tensor:
-        """Queries or keys at the positions first … last − 1, or all at `first`."""
+        """Rotate queries or keys by their positions.
+
+        The positions are first … last − 1. If last = first + 1, all vectors have the position `first`.
+        """
         return x_BHTK
 
     def bias(self, distance_QM: Tensor, causal: bool) -> Tensor | None:
-        """(H, Q, M), added to the scores."""
+        """Return the bias (H, Q, M) to add to the scores, or None."""
         return None
 
     def keys(self, distance_QM: Tensor) -> Tensor | None:
-        """(Q, M, K), added to the key of each pair."""
+        """Return the vectors (Q, M, K) to add to the key of each pair, or None."""
         return None
 
     def values(self, distance_QM: Tensor) -> Tensor | None:
-        """(Q, M, V), added to the value of each pair."""
+        """Return the vectors (Q, M, V) to add to the value of each pair, or None."""
         return None
 
     def initialise(self) -> None:
-        """Draw the weights, if there are any."""
+        """Draw the weights, if the class has any."""
 
 
 class Relative(Distances):
     """A trained vector per distance, clipped to k, in keys and values (Shaw 2018, arXiv 1803.02155, section 3.2).
 
-    a_ij = w_clip(j − i, −k, k), one table per layer, the same for all heads. The paper names no initialisation;
-    Glorot-uniform, as other matrices here.
+    a_ij = w_clip(j − i, −k, k). Each layer has one table for all heads. The paper specifies no initialisation; this
+    class uses Glorot-uniform, like the other matrices.
     """
 
     reads_distance = True
@@ -77,7 +80,8 @@ class Relative(Distances):
 class DistanceBias(Distances):
     """A trained number per head and bucket of distances, added to the scores (T5: Raffel 2020, arXiv 1910.10683, 2.1).
 
-    Initialised as in Hugging Face's T5: N(0, 1/√d_model). With position_shared one table serves a stack (`share`).
+    The initialisation is that of Hugging Face's T5: N(0, 1/√d_model). With position_shared, the layers of a stack share
+    one table (`share`).
     """
 
     reads_distance = True
@@ -87,11 +91,11 @@ class DistanceBias(Distances):
         self.distance, self.shared = config.position_distance, config.position_shared
         self.std = config.d_model**-0.5
         self.weight: nn.Parameter | None = nn.Parameter(torch.empty(config.position_buckets, config.num_heads))
-        self.owner: tuple[DistanceBias, ...] = ()  # a tuple: the table is registered once, with its owner
+        self.owner: tuple[DistanceBias, ...] = ()  # a tuple, so that only the owner registers the table as a parameter
 
     @property
     def table(self) -> Tensor:
-        """(buckets, H)."""
+        """The table of biases (buckets, H)."""
         weight = self.owner[0].weight if self.owner else self.weight
         assert weight is not None
         return weight
@@ -107,10 +111,11 @@ class DistanceBias(Distances):
 
 
 def buckets(distance_QM: Tensor, causal: bool, count: int, farthest: int) -> Tensor:
-    """The bucket of each distance, in 0 … count − 1 (T5's rule, as in Mesh TensorFlow).
+    """Return the bucket of each distance, in 0 … count − 1 (T5's rule, as in Mesh TensorFlow).
 
-    The nearer half of the buckets holds one distance each; the others grow logarithmically up to `farthest`, and the
-    last one holds all that are farther. Without causality, keys after the query have the upper half of the buckets.
+    The first half of the buckets holds one distance each. The other buckets grow logarithmically up to `farthest`, and
+    the last one also holds all larger distances. If `causal` is false, keys after the query use the upper half of the
+    buckets.
     """
     if causal:
         side, away_QM = torch.zeros_like(distance_QM), (-distance_QM).clamp(min=0)
@@ -118,14 +123,14 @@ def buckets(distance_QM: Tensor, causal: bool, count: int, farthest: int) -> Ten
         count //= 2
         side, away_QM = (distance_QM > 0) * count, distance_QM.abs()
     exact = count // 2
-    # In fp32 and in this order, so that distances on the edge of two buckets fall as in published code.
+    # fp32 and this order of operations put distances at bucket boundaries into the same buckets as published code.
     ratio = torch.log(away_QM.clamp(min=exact).float() / exact) / math.log(farthest / exact)
     far_QM = (exact + (ratio * (count - exact)).long()).clamp(max=count - 1)
     return side + torch.where(away_QM < exact, away_QM, far_QM)
 
 
 def share(stack: nn.Module) -> None:
-    """Let distance biases with position_shared use the first one's table, where sizes are equal."""
+    """Let distance biases with position_shared use the first table of their size in the stack."""
     owners: dict[torch.Size, DistanceBias] = {}
     for module in stack.modules():
         if isinstance(module, DistanceBias) and module.shared and module.weight is not None:
@@ -137,7 +142,7 @@ def share(stack: nn.Module) -> None:
 class Alibi(Distances):
     """−m·|distance| added to the scores, with a fixed slope m per head (Press 2022, arXiv 2108.12409, section 3).
 
-    The paper has decoders only; in encoders the past and the future count alike.
+    The paper has decoders only. In encoders, earlier and later keys at the same distance get the same bias.
     """
 
     reads_distance = True
@@ -152,17 +157,22 @@ class Alibi(Distances):
 
 
 def slopes(heads: int) -> list[float]:
-    """2^(−8/n), 2^(−16/n), … for n heads, a power of two; otherwise as its authors do, with slopes of 2n heads."""
+    """Return the slopes of ALiBi: 2^(−8/n), 2^(−16/n), … for n heads, if n is a power of two.
+
+    For other numbers of heads, follow the authors' code: take the slopes for the next lower power of two n, then every
+    second slope of 2n heads.
+    """
     power = 1 << (heads.bit_length() - 1)
     more = [2 ** (-4 * i / power) for i in range(1, 2 * (heads - power), 2)]
     return [2 ** (-8 * i / power) for i in range(1, power + 1)] + more
 
 
 class Rotary(Distances):
-    """Queries and keys turned by angles that grow with their position (Su 2021, arXiv 2104.09864, equation 34).
+    """Rotation of queries and keys by angles proportional to their position (Su 2021, arXiv 2104.09864, equation 34).
 
-    Pair i of the `width` turned elements has the angle position · 10000^(−2i / width), so a product depends on the
-    distance alone. rotary_share leaves the last part of a head as it is (rotary_pct of GPT-NeoX, arXiv 2204.06745).
+    Pair i of the first `width` elements is rotated by the angle position · 10000^(−2i / width), so that the product of
+    a query and a key depends on their distance alone. rotary_share sets which share of a head's width is rotated
+    (rotary_pct of GPT-NeoX, arXiv 2204.06745).
     """
 
     def __init__(self, config: ModelSettings) -> None:

@@ -8,15 +8,15 @@ from torch import Tensor, nn
 
 from model.settings import class_sizes
 
-ROW_MULTIPLE = 64  # matrix kernels are faster for multiples of it
+ROW_MULTIPLE = 64  # matrix kernels are faster if the number of rows is a multiple of 64
 
 
 class Embedding(nn.Module):
-    """A vector per piece, times `scale` (√width by default) at look-up. Rows beyond `vocab_size` pad the matrix.
+    """An embedding matrix with one vector per piece. A look-up multiplies the vectors by `scale` (default: √width).
 
-    Padding rows, up to a multiple of ROW_MULTIPLE, are zero and never looked up. `logits` leaves out their columns, so
-    they get no gradient. fixnorm: vectors have length 1, in the look-up and in the softmax (Nguyen & Chiang 2018;
-    Nguyen & Salazar 2019, arXiv 1910.05895, section 2.3).
+    Rows beyond `vocab_size` pad the matrix to a multiple of ROW_MULTIPLE. They are zero and never looked up. `logits`
+    leaves out their columns, so they get no gradient. With fixnorm, vectors have length 1 in the look-up and in the
+    softmax (Nguyen & Chiang 2018; Nguyen & Salazar 2019, arXiv 1910.05895, section 2.3).
     """
 
     def __init__(self, vocab_size: int, width: int, scale: float | None = None, *, fixnorm: bool = False) -> None:
@@ -28,7 +28,7 @@ class Embedding(nn.Module):
         self.weight = nn.Parameter(torch.empty(rows, width))
 
     def forward(self, pieces_BT: Tensor) -> Tensor:
-        """(B, T) piece ids → (B, T, D)."""
+        """Look up the vectors of piece ids: (B, T) → (B, T, D)."""
         embedded_BTD = F.embedding(pieces_BT, self.weight)
         if self.fixnorm:
             embedded_BTD = F.normalize(embedded_BTD, dim=-1)
@@ -36,20 +36,26 @@ class Embedding(nn.Module):
         return scaled_BTD
 
     def at(self, pieces_R: Tensor, position_D: Tensor) -> Tensor:
-        """(R,) piece ids → (R, D), with `position_D` added: for a quick step of a search, in two operations."""
+        """Look up the vectors of piece ids and add `position_D`: (R,) → (R, D).
+
+        The quick search calls this method, because it needs only two operations. It does not apply fixnorm.
+        """
         return torch.add(position_D, F.embedding(pieces_R, self.weight), alpha=self.scale)
 
     @property
     def matrix(self) -> Tensor:
-        """The vectors as the softmax multiplies them (rows, D)."""
+        """The softmax's matrix (rows, D)."""
         return F.normalize(self.weight, dim=-1) if self.fixnorm else self.weight
 
     def logits(self, hidden_D: Tensor) -> Tensor:
-        """(…, D) → (…, W) over exactly vocab_size pieces: the pre-softmax product with the same matrix, no bias."""
+        """Return the logits of the vocab_size pieces: (…, D) → (…, W).
+
+        They are the product of the hidden states with the embedding matrix, without a bias.
+        """
         return F.linear(hidden_D, self.matrix)[..., : self.vocab_size]
 
     def initialise(self) -> None:
-        """N(0, 1/√width); U(±0.01) where lengths are fixed, as in the authors' code; padding rows 0."""
+        """Draw vectors from N(0, 1/√width); with fixnorm, from U(±0.01) as in the authors' code. Zero padding rows."""
         rows = self.weight[: self.vocab_size]
         if self.fixnorm:
             nn.init.uniform_(rows, -0.01, 0.01)
@@ -61,8 +67,9 @@ class Embedding(nn.Module):
 class Classes(nn.Module):
     """A hierarchical softmax of two levels: P(piece) = P(class) · P(piece | class), with √V classes of √V pieces.
 
-    Classes of words are Goodman's (2001, arXiv cs/0108006); Morin & Bengio (2005) have a binary tree. A class has
-    neighbours in the vocabulary, which orders pieces by when they were learnt. The pieces' vectors are the usual ones.
+    Word classes were proposed by Goodman (2001, arXiv cs/0108006); Morin & Bengio (2005) use a binary tree. Each class
+    holds consecutive pieces of the vocabulary. The vocabulary lists pieces in the order in which the tokenizer learned
+    them. P(piece | class) uses the vectors of the full softmax.
     """
 
     def __init__(self, width: int, vocab_size: int) -> None:
@@ -71,7 +78,7 @@ class Classes(nn.Module):
         self.output = nn.Linear(width, count, bias=False)
 
     def log_probs(self, hidden_D: Tensor, logits_W: Tensor) -> Tensor:
-        """log P of every piece, (…, W), from the products of hidden states with the pieces' vectors."""
+        """Return log P of every piece, (…, W). logits_W: products of the hidden states with the pieces' vectors."""
         wide = torch.promote_types(logits_W.dtype, torch.float32)
         classes_C = self.output(hidden_D).log_softmax(-1, dtype=wide)
         places = classes_C.shape[-1] * self.size

@@ -5,11 +5,11 @@ from torch import Tensor, nn
 
 from model.settings import ModelSettings
 
-NORM_EPSILON = 1e-6  # tensor2tensor's; the paper gives none
+NORM_EPSILON = 1e-6  # the value of tensor2tensor; the paper gives none
 
 
 class ScaleNorm(nn.Module):
-    """g · x / ‖x‖ with one trained g, √d_model at first (Nguyen & Salazar 2019, arXiv 1910.05895, section 2.3)."""
+    """g · x / ‖x‖ with one trained g, initially √d_model (Nguyen & Salazar 2019, arXiv 1910.05895, section 2.3)."""
 
     def __init__(self, d_model: int) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
 """Positions that are added to the embeddings (section 3.5, row (E)).
 
-Shapes: B sentences, T positions, D d_model. distances.py has the positions that self-attention sees.
+Shapes: B sentences, T positions, D d_model. distances.py has the position encodings inside self-attention.
 """
 
 import torch
@@ -10,10 +10,10 @@ from model.settings import ModelSettings
 
 
 def sinusoids(length: int, d_model: int) -> Tensor:
-    """PE(pos, 2i) = sin(pos / 10000^(2i / d_model)), PE(pos, 2i+1) = cos(the same); (length, D) in fp32.
+    """Return PE(pos, 2i) = sin(pos / 10000^(2i / d_model)), PE(pos, 2i+1) = cos(the same), as (length, D) in fp32.
 
-    Computed in fp64: fp32 angles of late positions are wrong in the third digit. tensor2tensor puts all sines before
-    all cosines and divides by d_model/2 − 1: almost a permutation of these columns.
+    The angles are computed in fp64, because fp32 angles of late positions are wrong in the third digit. tensor2tensor
+    puts all sines before all cosines and divides by d_model/2 − 1. Its columns are almost a permutation of these.
     """
     position_T1 = torch.arange(length, dtype=torch.float64).unsqueeze(1)
     exponent = torch.arange(0, d_model, 2, dtype=torch.float64) / d_model
@@ -22,7 +22,7 @@ def sinusoids(length: int, d_model: int) -> Tensor:
 
 
 class SinusoidalPositions(nn.Module):
-    """Fixed sinusoids for input of any length; those beyond `max_length` are computed on demand."""
+    """Fixed sinusoids for inputs of any length. Positions from `max_length` on are computed when they are needed."""
 
     def __init__(self, config: ModelSettings) -> None:
         super().__init__()
@@ -41,7 +41,8 @@ class SinusoidalPositions(nn.Module):
 class LearnedPositions(nn.Module):
     """A trained vector per position, as in ConvS2S, which the paper cites for row (E).
 
-    Initialised and scaled like the word embeddings, so that word and position start with equal weight.
+    The vectors are initialised and scaled like the piece embeddings, so that both terms of the sum start with equal
+    weight.
     """
 
     def __init__(self, config: ModelSettings) -> None:
@@ -50,7 +51,10 @@ class LearnedPositions(nn.Module):
         self.scale = config.d_model**0.5
 
     def forward(self, x_BTD: Tensor) -> Tensor:
-        """Return x (B, T, D) plus the vectors of positions 0, 1, … Raises ValueError beyond the table."""
+        """Return x (B, T, D) plus the vectors of positions 0, 1, …
+
+        Raises ValueError for a sequence that is longer than the table.
+        """
         end, rows = x_BTD.shape[1], self.weight.shape[0]
         if end > rows:
             raise ValueError(
@@ -63,8 +67,10 @@ class LearnedPositions(nn.Module):
 
 
 class NoPositions(nn.Module):
-    """Adds nothing. If attention depends on no positions either, the encoder sees a bag of words, and the decoder knows
-    the order by the causal mask alone.
+    """Return the embeddings unchanged.
+
+    If attention does not use positions either, the encoder sees a bag of words, and the decoder can infer the order
+    only from the causal mask.
     """
 
     def __init__(self, config: ModelSettings) -> None:

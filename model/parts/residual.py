@@ -1,4 +1,4 @@
-"""Residual connections, which surround every sub-layer (sections 3.1 and 5.4), with their norms. Shapes: D d_model."""
+"""The residual connections and norms around every sub-layer (sections 3.1 and 5.4). Shapes: D d_model."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,12 +13,15 @@ from model.settings import SIDES, ModelSettings, Side
 
 
 class Residual(nn.Module):
-    """Dropout on the sub-layer's output, and the sum. `forward` is for whole sequences, `step` for a search.
+    """x + Dropout(Sublayer(x)), without a norm, and the base class of the connections with norms.
 
-    A sub-layer is called as sublayer(x, inputs), or as sublayer.step(x, state, now). `residual_scale`: a factor on the
-    sum, as ConvS2S's √0.5 (Gehring 2017, arXiv 1705.03122, section 3.5); "deepnorm": α·x + f(x); "rezero": x + a·f(x)
-    with a trained a, 0 at first (Bachlechner 2020, arXiv 2003.04887); "fast_forward": W [x; f(x)] (Zhou 2016, arXiv
-    1606.04199, section 3.1, where f's first product takes the place of x).
+    `forward` computes whole sequences with sublayer(x, inputs); `step` computes one position with
+    sublayer.step(x, state, now). `residual_scale` is a factor on the sum, as √0.5 in ConvS2S (Gehring 2017, arXiv
+    1705.03122, section 3.5), or one of these rules:
+
+    - "deepnorm": α·x + f(x).
+    - "rezero": x + a·f(x) with a trained a that starts at 0 (Bachlechner 2020, arXiv 2003.04887).
+    - "fast_forward": W [x; f(x)] (Zhou 2016, arXiv 1606.04199, section 3.1, with f's first product instead of x).
     """
 
     def __init__(self, config: ModelSettings, side: Side) -> None:
@@ -92,10 +95,10 @@ RESIDUAL: dict[str, type[Residual]] = {"post": PostNorm, "pre": PreNorm, "sandwi
 
 
 def deepnorm(config: ModelSettings, side: Side) -> tuple[float, float]:
-    """Return DeepNorm's α, the factor on x, and β, the factor on first weights.
+    """Return DeepNorm's α, the factor on x, and β, the factor on the initial weights.
 
-    Wang 2022, arXiv 2203.00555, figure 2: for N layers of the encoder and M layers of the decoder. The settings may be
-    those of one sub-layer, with what its brackets replace.
+    The formulas for N encoder layers and M decoder layers are in figure 2 of Wang 2022, arXiv 2203.00555. `config` may
+    be the settings of one sub-layer, after its brackets have replaced some of them.
     """
     lines = [grammar.layers(grammar.parse(getattr(config, one)), config.layers_of(one)) for one in SIDES]
     encoder, decoder = (len(list(layers)) for layers in lines)

@@ -1,4 +1,4 @@
-"""Matrix products in oneDNN's blocked layout, for the many small products of a search on a processor.
+"""Matrix products in oneDNN's blocked layout, for the many small products of a search on a CPU.
 
 Shapes: R rows, D inputs, F outputs.
 """
@@ -9,20 +9,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-# oneDNN multiplies matrices in blocks that suit its kernels. For few rows, changing the layout at every call costs more
+# oneDNN stores matrices in a blocked layout for its kernels. For few rows, changing the layout at every call costs more
 # than the product: 4 × 512 by 512 × 37,000 took 26 ms as F.linear, 8 ms packed, 2 ms packed in bf16 (one thread). torch
-# has packing for its compiler only (torch.ops.mkldnn). Where it is missing or fails, F.linear computes the same.
+# offers packing only to its compiler (torch.ops.mkldnn). If packing is missing or fails, F.linear is used instead.
 
-# Matrices of at least so many elements gain from packing (fp32) or bf16: a packed call costs 10 µs more than F.linear.
+# Smallest matrices, in elements, for which packing in fp32 (PACK_FROM) or bf16 (NARROW_FROM) is faster. A packed call
+# costs 10 µs more than F.linear.
 PACK_FROM = 2**19
 NARROW_FROM = 2**16
-# A smaller matrix is kept in both layouts; calls with so many rows use the packed one: 8 % faster for 440 × 128 by
-# 128 × 512.
+# Matrices between PACK_BESIDE_FROM and PACK_FROM are stored in both layouts. Calls with MANY_ROWS or more rows use the
+# packed layout, which is 8 % faster for 440 × 128 by 128 × 512.
 PACK_BESIDE_FROM, MANY_ROWS = 2**15, 160
 
 
 class PackedLinear:
-    """x W ᵀ + b, optionally with a ReLU; weights in `dtype`, or in a wider type where that is faster."""
+    """x Wᵀ + b, optionally with a ReLU. Weights have the type `dtype`, but a CPU does not use bf16 for small matrices."""
 
     def __init__(self, weight_FD: Tensor, bias_F: Tensor | None, dtype: torch.dtype, *, relu: bool = False) -> None:
         on_cpu = weight_FD.device.type == "cpu"
@@ -36,10 +37,10 @@ class PackedLinear:
         self.packed = _pack(self.weight_FD) if on_cpu and worth and packing_works(dtype) else None
         self.packed_from = 0 if always else MANY_ROWS
         if self.packed is not None and always:
-            del self.weight_FD  # this copy would never be used
+            del self.weight_FD  # every call uses the packed copy
 
     def __call__(self, x_RD: Tensor) -> Tensor:
-        """(R, D) → (R, F), in the weights' type."""
+        """Return the product (R, F) for x (R, D), in the type of the weights."""
         if x_RD.dtype != self.dtype:
             x_RD = x_RD.to(self.dtype)
         if self.packed is not None and x_RD.shape[0] >= self.packed_from:
@@ -50,7 +51,7 @@ class PackedLinear:
 
 @functools.cache
 def packing_works(dtype: torch.dtype) -> bool:
-    """Return whether this torch packs matrices of this type on this processor, with correct products."""
+    """Return whether torch can pack matrices of this type on this CPU and computes correct products with them."""
     if dtype not in (torch.float32, torch.bfloat16) or not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return False
     weight_FD = torch.arange(-32, 32).view(8, 8).to(dtype) / 8

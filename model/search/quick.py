@@ -1,7 +1,7 @@
-"""A quicker search through decoders with the paper's sub-layers, of any size: fewer and larger operations.
+"""A faster search for decoders with the paper's sub-layers, of any size. It uses fewer and larger operations.
 
-stepwise.py searches all other decoders; the tests compare this form with it. Shapes: B sentences, S source, D d_model,
-W vocabulary.
+stepwise.py searches with all other decoders. The tests compare the two forms.
+Shapes: B sentences, S source, D d_model, W vocabulary.
 """
 
 from torch import nn
@@ -16,7 +16,8 @@ from model.search.quick_decoder import DecoderState, step_weights
 from model.stack import Stack
 
 _LAYER = ("self_attention", "cross_attention", "feed_forward")
-# Settings that the quick form knows, or that the encoder alone reads. Any other must have the paper's value.
+# Settings that may have any value: the quick form supports them, or only the encoder or training reads them. The
+# settings in _VALUES may have the listed values. All others must have their default.
 _KNOWN = frozenset({
     "encoder", "decoder", "encoder_layers", "decoder_layers", "num_layers", "d_model", "d_ff", "num_heads", "d_k",
     "d_v", "dropout", "attention_dropout", "activation_dropout", "max_length", "shared_vocabulary",
@@ -29,7 +30,7 @@ _VALUES = {
 
 
 def applies(config: ModelConfig) -> bool:
-    """Return whether the quick form computes this decoder."""
+    """Return whether the quick form supports this decoder."""
     for name, field in ModelConfig.model_fields.items():
         if name not in _KNOWN and getattr(config, name) not in _VALUES.get(name, (field.default,)):
             return False
@@ -42,7 +43,7 @@ def applies(config: ModelConfig) -> bool:
 def quick_state(
     network: nn.Module, decoder: Stack, embedding: Embedding, inputs: Inputs, shape: CacheShape, config: ModelConfig
 ) -> DecoderState:
-    """Return the state of a quick search. network: the module that has all weights."""
+    """Return the state of a quick search. `network` is the module that contains all weights."""
     memory_BSD, source_mask_BS = inputs.memory_BMD, inputs.memory_keep_BM
     assert memory_BSD is not None
     output_WD = embedding.weight[: embedding.vocab_size]

@@ -1,8 +1,8 @@
-"""The paper's decoder in a quick search: its state, and one position for all beams in fewer and larger operations.
+"""The paper's decoder in a quick search. A step computes one position of all beams in fewer and larger operations.
 
-A search step consists of many small operations; starting one costs more than computing it. So q's scale is part of its
-weights, q, k and v are one product, sentences and heads are one dimension of batched products, and matrices are packed.
-Dropout is left out: a search never trains.
+A search step consists of many small operations, and launching an operation costs more than computing it. Therefore the
+scale of q is folded into its weights, one product computes q, k and v, batched products merge sentences and heads into
+one dimension, and matrices are packed. There is no dropout, because a search never trains.
 
 Shapes: B sentences, K beams, R = B·K rows, H heads, N = B·H, M memory positions (source, or time × beam), D d_model;
 q and k end in d_k, v in d_v, written n.
@@ -28,13 +28,14 @@ from model.search.quick_caches import LayerCache
 from model.search.stepwise import check_ancestors
 
 Norm = Callable[[Tensor], Tensor]
-# Largest product of a layer, in multiplications, for which one thread is faster than several: sharing costs about 5 µs.
+# Largest product of a layer, in multiplications, for which one thread is faster than several. Using several threads
+# costs about 5 µs.
 ALONE_TO = 2**20
 
 
 @dataclass
 class DecoderState:
-    """The caches of all layers. `step` counts the positions written so far, so it is the next position's index."""
+    """State of a quick search: weights and caches of all layers. `step` is the index of the next position."""
 
     weights: "StepWeights"
     layers: list[LayerCache]
@@ -50,14 +51,14 @@ class DecoderState:
 
     @property
     def max_steps(self) -> int:
-        """The number of steps for which there are slots."""
+        """The maximum number of steps, for which slots are allocated."""
         return self.positions_TD.shape[0]
 
     def keep(self, sentences: Sequence[int]) -> None:
-        """Keep only the named sentences, in the order of the names.
+        """Keep only the sentences with these indices, in this order.
 
-        Only sentences whose place changes are copied, because keys and values are most of a search's memory. The freed
-        memory is not returned.
+        Only sentences that change their place are copied, because keys and values take most of a search's memory. The
+        memory of the other sentences is not released.
         """
         moved = [place for place, sentence in enumerate(sentences) if place != sentence]
         device = self.positions_TD.device
@@ -68,7 +69,7 @@ class DecoderState:
         self.__post_init__()
 
     def attention(self) -> Tensor:
-        """Raise NotImplementedError: a search that needs the attention takes the slower form."""
+        """Raise NotImplementedError. A search that needs attention weights uses the slower form (stepwise.py)."""
         raise NotImplementedError
 
     def decode_step(self, tokens_BK: Tensor, visible_BKTK: Tensor | None) -> Tensor:
@@ -81,15 +82,16 @@ class DecoderState:
         return hidden_RD.view(*tokens_BK.shape, -1)
 
     def next_logits(self, hidden_BKD: Tensor) -> Tensor:
-        """(B, K, D) → (B, K, W)."""
+        """Return the logits (B, K, W) of hidden states (B, K, D)."""
         with without_autocast(hidden_BKD.device):
             logits_RW = self.weights.output(hidden_BKD.flatten(0, 1))
         return logits_RW.view(*hidden_BKD.shape[:2], -1)
 
     def ancestor_bias(self, visible_BKTK: Tensor | None) -> Tensor | None:
-        """Return the bias (B, 1, K, (step + 1)·K) of the mask of ancestors (True = may attend); None for a single beam.
+        """Convert the mask of ancestors (True = may attend) to a bias (B, 1, K, (step + 1)·K).
 
-        Raises ValueError for a mask of another shape, and for a missing mask with several beams.
+        Returns None without a mask. Raises ValueError if the mask has another shape, or if it is missing for several
+        beams.
         """
         check_ancestors(visible_BKTK, self.num_sentences, self.beam_size, self.step)
         if visible_BKTK is None:
@@ -102,10 +104,10 @@ class StepWeights:
 
     def __init__(self, layers: Iterable[nn.Module], output_FD: Tensor, config: ModelConfig, dtype: torch.dtype) -> None:
         self.layers = [_LayerWeights(layer, config, dtype) for layer in layers]
-        # Logits are not bf16: it has three digits, and 4 % of multi30k's translations would change.
+        # Logits are not computed in bf16: it has three digits, and 4 % of multi30k's translations would change.
         self.output = PackedLinear(output_FD, None, output_FD.dtype)
         self.largest = config.d_model * config.d_ff  # elements of a layer's largest matrix
-        # On a processor attention stays in fp32: oneDNN builds a new kernel for each number of positions.
+        # On a CPU, attention stays in fp32, because oneDNN would build a new bf16 kernel for each number of positions.
         self.attention_dtype = dtype if output_FD.is_cuda else output_FD.dtype
         # The two values of masks.blocking_bias, created once because every step needs them.
         self.zero_bias, self.blocked_bias = (
@@ -167,9 +169,9 @@ class _LayerWeights:
 
 
 def _attend(q: Tensor, k_NnM: Tensor, v_NMn: Tensor, state: DecoderState, bias: Tensor | None) -> Tensor:
-    """Return equation 1, heads side by side, (R, H·d_v).
+    """Compute equation 1 and return the heads side by side, (R, H·d_v).
 
-    The weights that made q include the factor 1/√d_k. bias: (B, 1, 1 or K, M).
+    The weights of the projection to q already include the factor 1/√d_k. bias: (B, 1, 1 or K, M).
     """
     B, K, H = state.num_sentences, state.beam_size, state.num_heads
     q_NKn = q.view(B, K, H, -1).transpose(1, 2).reshape(B * H, K, -1)
@@ -183,7 +185,7 @@ def _attend(q: Tensor, k_NnM: Tensor, v_NMn: Tensor, state: DecoderState, bias: 
 
 
 def _by_head(x_R: Tensor, state: DecoderState) -> Tensor:
-    """(R, H·n) → (B, H, K, n), a view."""
+    """Return a view of x by head: (R, H·n) → (B, H, K, n)."""
     return x_R.view(state.num_sentences, state.beam_size, state.num_heads, -1).transpose(1, 2)
 
 
@@ -193,14 +195,14 @@ _packing = threading.Lock()  # batches are decoded by several threads
 
 
 def step_weights(model: nn.Module, layers: nn.ModuleList, output_FD: Tensor, config: ModelConfig) -> StepWeights:
-    """Return the weights of `model` prepared for steps, in autocast's type, or in their own type without autocast.
+    """Return the weights of `model` prepared for steps. Their type is autocast's type if autocast is enabled.
 
-    Cached with the model until a weight or the type changes: packing costs as much as about ten steps.
+    The result is cached per model until a weight or the type changes, because packing costs as much as about ten steps.
     """
     kind = output_FD.device.type
     dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else output_FD.dtype
     parameters = list(model.parameters())
-    if any(p.is_inference() for p in parameters):  # created in inference mode: torch does not count their changes
+    if any(p.is_inference() for p in parameters):  # torch has no version counter for tensors of inference mode
         return StepWeights(layers, output_FD, config, dtype)
     state = (dtype, *((p.data_ptr(), p._version) for p in parameters))
     with _packing:
@@ -217,7 +219,7 @@ def _linear(linear: nn.Linear, dtype: torch.dtype, *, relu: bool = False) -> Pac
 
 
 def _query_key_value(attention: SelfAttention, config: ModelConfig, dtype: torch.dtype) -> PackedLinear:
-    """Reorder the rows from head by head (q, k, v of each) to all q, all k, all v."""
+    """Return the projection to q, k and v, with the rows reordered from head by head to all q, all k, all v."""
     weight, bias = attention.qkv.weight, attention.qkv.bias
     parts = [config.d_k, config.d_k, config.d_v]
     q, k, v = torch.split(weight.view(config.num_heads, sum(parts), -1), parts, dim=1)

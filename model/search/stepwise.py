@@ -1,4 +1,4 @@
-"""The state of a search through any decoder, one position at a time. quick.py has a faster one.
+"""The state of a search with any decoder, one position at a time. quick.py has a faster search for some decoders.
 
 Shapes: B sentences, T time steps, K beams, R = B·K rows, D d_model, W vocabulary. Masks: True = may attend.
 """
@@ -20,23 +20,24 @@ class Ends(NamedTuple):
     embed: Callable[[Tensor], Tensor]  # pieces (R,) → (R, D)
     finish: Callable[[Tensor], Tensor]  # the decoder's output (…, D) → hidden states
     logits: Callable[[Tensor], Tensor]  # hidden states → (…, W)
-    like: Tensor  # (…, D), for the type and the device
+    like: Tensor  # any tensor (…, D) with the type and the device of the embedded pieces
 
 
 class Stepwise:
-    """State of all sub-layers of a decoder between steps. `step` is the next position's index."""
+    """State of all sub-layers of a decoder between steps. `step` is the index of the next position."""
 
     def __init__(self, decoder: Stack, ends: Ends, inputs: Inputs, shape: CacheShape, attends: bool = False) -> None:
         self.decoder, self.ends = decoder, ends
         self.num_sentences, self.beam_size, self.max_steps = shape
         self.layers: list[list[State]] = [layer.start(inputs, shape) for layer in decoder]
         self.positions_TD = decoder.positions(ends.like.new_zeros(1, shape.max_steps, ends.like.shape[-1]))[0]
-        self.inputs = inputs._replace(memory_BMD=None)  # states hold what they need of it
-        self.weights_LBKM: list[Tensor] | None = [] if attends else None  # of each attention to the source, last step
+        self.inputs = inputs._replace(memory_BMD=None)  # the sub-layers' states store what they need of the memory
+        # Attention weights of the last step, one tensor per sub-layer that attends to the source.
+        self.weights_LBKM: list[Tensor] | None = [] if attends else None
         self.step = 0
 
     def keep(self, sentences: Sequence[int]) -> None:
-        """Keep only the named sentences, in the order of the names."""
+        """Keep only the sentences with these indices, in this order."""
         index = torch.tensor(sentences, device=self.positions_TD.device)
         for state in (state for states in self.layers for state in states):
             state.keep(index)
@@ -62,11 +63,11 @@ class Stepwise:
         return hidden_RD.view(*tokens_BK.shape, -1)
 
     def next_logits(self, hidden_BKD: Tensor) -> Tensor:
-        """(B, K, D) → (B, K, W), contiguous: without the columns of padding, which lie between the rows."""
+        """Return the logits (B, K, W) of hidden states (B, K, D), contiguous, without the columns of padding rows."""
         return self.ends.logits(hidden_BKD).contiguous()
 
     def _past(self, visible_BKTK: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
-        """Return the bias over slots and the parents of the rows, both from the mask of ancestors."""
+        """Derive the bias over slots and the parent row of each beam from the mask of ancestors."""
         check_ancestors(visible_BKTK, self.num_sentences, self.beam_size, self.step)
         if visible_BKTK is None:
             return None, None
@@ -79,7 +80,7 @@ class Stepwise:
 
 
 def check_ancestors(visible_BKTK: Tensor | None, sentences: int, beam_size: int, step: int) -> None:
-    """Raise ValueError if the mask of ancestors has another shape, or is missing with several beams."""
+    """Raise ValueError if the mask of ancestors has the wrong shape, or if it is missing for several beams."""
     shape = (sentences, beam_size, step + 1, beam_size)
     if visible_BKTK is None:
         if beam_size > 1:

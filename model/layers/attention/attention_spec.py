@@ -9,15 +9,15 @@ from typing import ClassVar
 from model.layers.spec import Cost, Length, Spec
 from model.settings import ModelSettings, Side
 
-SMALLEST_BLOCK = 16  # queries; on a processor the fastest of 16, 32, 64 and 128 (torch 2.13, fp32)
+SMALLEST_BLOCK = 16  # number of queries; on a CPU the fastest of 16, 32, 64 and 128 (torch 2.13, fp32)
 
 
 def blocks(window: int, side: Side) -> tuple[int, int, int]:
-    """Return how a window is computed in blocks of queries.
+    """Return the sizes of the blocks in which self-attention with a window is computed.
 
-    The three numbers are: queries in a block, memory positions before its first query, memory positions after its last
-    query. A block has at least as many queries as there are positions before and after it, so that each block of the
-    memory is read by two blocks of queries.
+    The three numbers are the queries in a block, the memory positions before its first query, and the memory positions
+    after its last query. A block has at least as many queries as there are positions before and after it. Two adjacent
+    blocks of the sequence therefore contain all memory positions of a block.
     """
     before = window // 2
     after = 0 if side == "decoder" else before
@@ -25,16 +25,16 @@ def blocks(window: int, side: Side) -> tuple[int, int, int]:
 
 
 def blocked(window: int | None, length: Length, side: Side) -> tuple[Length, Length]:
-    """Return the pairs of query and key that self-attention computes, and the memory positions stored for them.
+    """Return the number of query-key pairs that self-attention computes, and of memory positions that it stores.
 
-    Without a window these are all pairs, T². With one they are the pairs of its blocks, O(r·T), if these are less than
-    half of all pairs: only then blocks are faster.
+    Without a window, it computes all T² pairs. With a window, it computes the pairs of the blocks, O(r·T), if they are
+    less than half of all pairs. Otherwise blocks are not faster, and it computes all pairs.
     """
     if window is None:
         return length**2, length
     size, before, after = blocks(window, side)
     stored = -(-length // size) * (size + before + after)
-    in_blocks = 2 * stored * size < length**2  # a bool for each of the lengths
+    in_blocks = 2 * stored * size < length**2  # a bool, or an array with a bool for each length
     return length**2 + in_blocks * (stored * size - length**2), length + in_blocks * (stored - length)
 
 
@@ -47,7 +47,7 @@ class AttentionSpec(Spec):
     )  # fmt: skip
 
     def check(self, config: ModelSettings, side: Side) -> None:
-        """Raise ValueError if the heads of queries cannot be divided among those of keys and values."""
+        """Raise ValueError if kv_heads does not divide num_heads."""
         if config.kv_heads and config.num_heads % config.kv_heads:
             divisors = [n for n in range(1, config.num_heads + 1) if config.num_heads % n == 0]
             raise ValueError(
@@ -56,12 +56,12 @@ class AttentionSpec(Spec):
             )
 
     def _widths(self, config: ModelSettings) -> tuple[int, int, int]:
-        """Return the widths of all queries, h·d_k; of all keys and values, g·(d_k + d_v); of all heads, h·d_v."""
+        """Return the total widths of queries, h·d_k, of keys and values, g·(d_k + d_v), and of heads, h·d_v."""
         kv_heads = config.kv_heads or config.num_heads
         return config.num_heads * config.d_k, kv_heads * (config.d_k + config.d_v), config.num_heads * config.d_v
 
     def _params(self, config: ModelSettings) -> int:
-        """Count the weights of the projections, the gate, the comparison of queries with keys, and the norms."""
+        """Return the number of weights of the projections, the gate, the compatibility function and the norms."""
         queries, keys_values, heads = self._widths(config)
         inputs = queries + keys_values
         if config.attention_gate:
@@ -78,15 +78,15 @@ class AttentionSpec(Spec):
         return params
 
     def _pairs(self, config: ModelSettings, length: Length, memory: Length, side: Side) -> tuple[Length, Length]:
-        """Return the pairs of query and key that are computed, and the memory positions stored for them."""
+        """Return the number of query-key pairs that are computed, and of memory positions that are stored."""
         return length * memory, memory
 
     def _cost(self, config: ModelSettings, length: Length, memory: Length, side: Side) -> Cost:
         """Return the cost for `length` queries and `memory` keys and values.
 
-        Products: D·h·(d_k + d_v) for a query, D·g·(d_k + d_v) for a key and its value, h·(d_k + d_v) for each pair. A
-        gate adds D·h·d_v and a bilinear form h·d_k² for a query. An additive score is a product of d_k elements too. T²
-        is counted whole, also for causal attention: most kernels compute it.
+        The multiplications are D·h·(d_k + d_v) per query, D·g·(d_k + d_v) per key and value, and h·(d_k + d_v) per
+        pair. Per query, a gate adds D·h·d_v and a bilinear form adds h·d_k². An additive score is also a product of d_k
+        elements. Causal attention counts all T² pairs, because most kernels compute all of them.
         """
         pairs, stored = self._pairs(config, length, memory, side)
         queries, keys_values, heads = self._widths(config)
@@ -94,21 +94,21 @@ class AttentionSpec(Spec):
         bilinear = queries * config.d_k if config.compatibility == "bilinear" else 0
         of_queries = config.d_model * (queries + heads + gate) + bilinear
         products = length * of_queries + memory * config.d_model * keys_values + (queries + heads) * pairs
-        # q and k as they are compared, v, their average, and the weights; k and v for each head of queries
+        # The forward pass stores q, k, v, the heads' outputs and the attention weights, with k and v for all h heads.
         kept = (length + stored) * (queries + heads) + config.num_heads * pairs
-        if config.compatibility == "additive":  # the tanh of each pair in place of q and k
+        if config.compatibility == "additive":  # stores the tanh of each pair instead of q and k
             kept = kept + queries * pairs - (length + stored) * queries
-        if config.compatibility == "bilinear":  # q also before the matrix, and the matrix for each sentence
+        if config.compatibility == "bilinear":  # stores also q before the matrix, and the matrix for each sentence
             kept = kept + length * queries + bilinear
-        if config.qk_norm:  # q, k and v before the norms, and normalised q and k before the norms' weights
+        if config.qk_norm:  # stores also q, k and v before the norms, and q and k before the norms' weights
             normed = length * config.num_heads + memory * (config.kv_heads or config.num_heads)
             kept = kept + length * queries + memory * keys_values + normed * (config.d_k + 1)
-        kept = kept + 2 * length * gate  # the gate, and the average before it
+        kept = kept + 2 * length * gate  # the gate, and the heads' outputs before it
         return Cost(self._params(config), 2 * products, kept)
 
 
 class SelfAttentionSpec(AttentionSpec):
-    """Queries, keys and values are projections of the same sequence."""
+    """Options and cost of self-attention: queries, keys and values are projections of the same sequence."""
 
     computation: ClassVar[str] = "model.layers.attention.multi_head:SelfAttention"
     reads: ClassVar[tuple[str, ...]] = (
@@ -116,14 +116,14 @@ class SelfAttentionSpec(AttentionSpec):
         "position_distance", "position_shared", "rotary_share",
     )  # fmt: skip
     reads_distances: ClassVar[bool] = True
-    read_with: ClassVar[dict[str, tuple[str, ...]]] = {  # settings that are read with one value of `positions` alone
+    read_with: ClassVar[dict[str, tuple[str, ...]]] = {  # settings that are read only with one value of `positions`
         "relative": ("position_clip", "position_keys", "position_values"),
         "bias": ("position_buckets", "position_distance", "position_shared"),
         "rotary": ("rotary_share",),
     }
 
     def reads_here(self, config: ModelSettings) -> tuple[str, ...]:
-        """Leave out the settings that belong to other positions than the network's."""
+        """Return the names in `reads` without those that only another value of `positions` would read."""
         unread: set[str] = set()
         for positions, names in self.read_with.items():
             if positions != config.positions:
@@ -131,7 +131,7 @@ class SelfAttentionSpec(AttentionSpec):
         return tuple(name for name in self.reads if name not in unread)
 
     def check(self, config: ModelSettings, side: Side) -> None:
-        """Raise ValueError for heads or positions with which the sub-layer cannot be built."""
+        """Raise ValueError for settings of heads or positions with which the sub-layer cannot be built."""
         super().check(config, side)
         if config.positions == "rotary":
             width = config.d_k * config.rotary_share
@@ -154,7 +154,7 @@ class SelfAttentionSpec(AttentionSpec):
     def cost(self, config: ModelSettings, length: Length, memory: Length, side: Side) -> Cost:
         """Return the cost with T keys and values.
 
-        Relative positions add a product of d_k elements, and one of d_v elements, for each pair and head.
+        For each pair and head, relative positions add d_k multiplications for keys and d_v for values.
         """
         cost = self._cost(config, length, length, side)
         if config.positions == "bias" and not config.position_shared:
@@ -164,16 +164,16 @@ class SelfAttentionSpec(AttentionSpec):
         keys = config.d_k if config.position_keys else 0
         values = config.d_v if config.position_values else 0
         params = (2 * config.position_clip + 1) * (keys + values)
-        if config.compatibility == "additive":  # adds the vectors to the keys
+        if config.compatibility == "additive":  # the vectors are added to the keys, without a product
             kept, products_of_pair = cost.kept, values
-        else:
-            kept, products_of_pair = cost.kept + length * config.num_heads * keys, keys + values  # q is kept once more
+        else:  # q is stored a second time
+            kept, products_of_pair = cost.kept + length * config.num_heads * keys, keys + values
         pairs, _ = blocked(config.window, length, side)
         products = config.num_heads * pairs * products_of_pair
         return Cost(cost.params + params, cost.flops + 2 * products, kept)
 
     def shared(self, config: ModelSettings) -> dict[str, int]:
-        """Count T5's table of position biases, if all layers of a stack have one."""
+        """Return the number of weights in T5's table of position biases if all layers of a stack share it."""
         if config.positions != "bias" or not config.position_shared:
             return {}
         heads, buckets = config.num_heads, config.position_buckets
@@ -187,12 +187,12 @@ class SelfAttentionSpec(AttentionSpec):
         return 1
 
     def operations(self, config: ModelSettings, distance: int, side: Side) -> float:
-        """Return 1 for every position of the window."""
+        """Return 1 for every position in the window."""
         return 1.0 if config.window is None or abs(distance) <= config.window // 2 else math.inf
 
 
 class CrossAttentionSpec(AttentionSpec):
-    """Queries are projections of the decoder's sequence, keys and values of the encoder's output."""
+    """Options and cost of cross-attention: keys and values are projections of the encoder's output."""
 
     computation: ClassVar[str] = "model.layers.attention.multi_head:CrossAttention"
     sides: ClassVar[tuple[Side, ...]] = ("decoder",)

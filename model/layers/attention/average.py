@@ -10,10 +10,10 @@ from model.settings import ModelSettings
 
 
 class Average(Sublayer):
-    """g_t = FFN(1/t Σ_{k ≤ t} y_k), then its gating layer: i_t ⊙ y_t + f_t ⊙ g_t with i_t, f_t = σ(W [y_t; g_t]).
+    """g_t = FFN(1/t Σ_{k ≤ t} y_k), then a gating layer: i_t ⊙ y_t + f_t ⊙ g_t with i_t, f_t = σ(W [y_t; g_t]).
 
-    Zhang et al. 2018, "Accelerating Neural Transformer via an Average Attention Network" (ACL P18-1166), section 3.1. A
-    search keeps one sum per beam.
+    The source is Zhang et al. 2018, "Accelerating Neural Transformer via an Average Attention Network" (ACL P18-1166),
+    section 3.1. A search stores one sum per beam.
     """
 
     def __init__(self, config: ModelSettings, options: AverageSpec) -> None:
@@ -23,7 +23,7 @@ class Average(Sublayer):
         self.gates = nn.Linear(2 * width, 2 * width, bias=config.bias) if options.gated else None
 
     def forward(self, x_BTD: Tensor, inputs: Inputs) -> Tensor:
-        """(B, T, D) → (B, T, D)."""
+        """Compute whole sequences: (B, T, D) → (B, T, D)."""
         count_T1 = torch.arange(1, x_BTD.shape[1] + 1, device=x_BTD.device).unsqueeze(-1)
         g_BTD = x_BTD.cumsum(1) / count_T1
         if self.feed_forward is not None:
@@ -38,7 +38,7 @@ class Average(Sublayer):
         return output_D
 
     def step(self, x_RD: Tensor, state: State, now: StepContext) -> Tensor:
-        """(R, D) → (R, D); the state is the sum of the inputs so far, (B, K, D)."""
+        """Compute one position: (R, D) → (R, D). The state is the sum of the inputs so far, (B, K, D)."""
         sum_RD = x_RD + state.of_parents("sum", now) if now.time else x_RD
         state.put({"sum": sum_RD.view(-1, now.beam_size, sum_RD.shape[-1])})
         g_RD = sum_RD / (now.time + 1)

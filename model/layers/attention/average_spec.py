@@ -9,7 +9,10 @@ from model.settings import ModelSettings, Side
 
 
 class AverageSpec(FeedForwardSpec):
-    """Average of all positions so far, in place of a decoder's self-attention; each of its two parts is optional."""
+    """The average of all positions so far, which replaces a decoder's self-attention.
+
+    The feed-forward network and the gates are optional.
+    """
 
     computation: ClassVar[str] = "model.layers.attention.average:Average"
     sides: ClassVar[tuple[Side, ...]] = ("decoder",)
@@ -18,9 +21,9 @@ class AverageSpec(FeedForwardSpec):
     gated: bool = True
 
     def reads_here(self, config: ModelSettings) -> tuple[str, ...]:
-        """Return nothing without the network and the gates: these alone have settings."""
+        """Return the settings of the feed-forward network and the gates, as far as the options include them."""
         if self.feed_forward:
-            return super().reads_here(config)  # with the bias, which the gates have too
+            return super().reads_here(config)  # contains "bias", which the gates also read
         return ("bias",) if self.gated else ()
 
     def sequential(self, length: int) -> int:
@@ -28,15 +31,15 @@ class AverageSpec(FeedForwardSpec):
         return 1
 
     def operations(self, config: ModelSettings, distance: int, side: Side) -> float:
-        """Return 1 for every position so far."""
+        """Return 1 for every earlier position and for the position itself."""
         return 1.0 if distance >= 0 else math.inf
 
     def cost(self, config: ModelSettings, length: Length, memory: Length, side: Side) -> Cost:
-        """Return the cost of the feed-forward network, and T·(2·D)² products of the gates."""
+        """Return the cost of the feed-forward network and of the gates, which take T·(2·D)² multiplications."""
         total = Cost(params=0, flops=0, kept=0)
         if self.feed_forward:
             network = super().cost(config, length, memory, side)
-            total = network._replace(kept=network.kept + length * config.d_model)  # the average, its input
+            total = network._replace(kept=network.kept + length * config.d_model)  # the average is stored as its input
         if self.gated:
             wide = 2 * config.d_model
             biases = wide if config.bias else 0

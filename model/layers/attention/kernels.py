@@ -1,4 +1,4 @@
-"""Several implementations of softmax(q kᵀ / √d_k + bias) v (equation 1); each device uses the fastest.
+"""Kernels: implementations of softmax(q kᵀ / √d_k + bias) v (equation 1). Each device uses the fastest one.
 
 Shapes: B sentences, H heads, Q queries, M memory positions, K d_k, V d_v.
 """
@@ -21,14 +21,14 @@ Kernel = Callable[[Tensor, Tensor, Tensor, Tensor | None, bool, float], Tensor]
 def attend_plain(
     q_BHQK: Tensor, k_BHMK: Tensor, v_BHMV: Tensor, bias: Tensor | None, causal: bool, dropout: float
 ) -> Tensor:
-    """Compute equation 1 by batched products. For short sentences on a CPU this is faster than the fused kernel.
+    """Compute equation 1 with batched products. For short sentences on a CPU this is faster than the fused kernel.
 
-    Scores are stored memory-major, so the softmax over the last but one axis reads contiguous queries. A softmax over a
-    last axis of 15 elements takes two to four times as long, its backward pass three to seven times (torch 2.13, CPU).
+    Scores have the shape (…, M, Q), so the softmax over M reads contiguous queries. A softmax over a last axis of 15
+    elements takes two to four times as long, and its backward pass three to seven times as long (torch 2.13, CPU).
     """
     scores_BHMQ = (k_BHMK @ q_BHQK.mT).mul_(q_BHQK.shape[-1] ** -0.5)
     M, Q = scores_BHMQ.shape[-2:]
-    # Expanded for every query: adding a bfloat16 bias that is strided or broadcast over queries is ten times slower.
+    # Expand the bias for every query: adding a bfloat16 bias that is strided or broadcast is ten times slower.
     if bias is not None:
         scores_BHMQ += bias.mT.expand(*bias.shape[:-2], M, Q).contiguous()
     if causal:
@@ -40,20 +40,24 @@ def attend_plain(
 def attend_sdpa(
     q_BHQK: Tensor, k_BHMK: Tensor, v_BHMV: Tensor, bias: Tensor | None, causal: bool, dropout: float
 ) -> Tensor:
-    """Compute equation 1 by torch's fused kernels. torch chooses one by the device, by d_k = d_v and by the bias."""
+    """Compute equation 1 with torch's fused kernels.
+
+    torch selects a kernel by the device, by whether d_k = d_v, and by whether there is a bias.
+    """
     return F.scaled_dot_product_attention(q_BHQK, k_BHMK, v_BHMV, attn_mask=bias, dropout_p=dropout, is_causal=causal)
 
 
-FUSED_FROM = 32  # positions
+FUSED_FROM = 32  # smallest number of positions for which the fused kernel is faster in fp32
 
 
 def attend_by_length(
     q_BHQK: Tensor, k_BHMK: Tensor, v_BHMV: Tensor, bias: Tensor | None, causal: bool, dropout: float
 ) -> Tensor:
-    """Compute equation 1 by the kernel that is faster on a processor, as measured by benchmarks/attention.py.
+    """Compute equation 1 with the kernel that is faster on a CPU, as measured by benchmarks/attention.py.
 
-    fp32: the fused kernel from 32 positions on, 1.04 to 1.8 times as fast. bf16: never up to 512 positions, because its
-    backward pass is 1.1 to 16 times as slow. For d_k ≠ d_v and for dropout, torch falls back to a slower kernel.
+    In fp32 and from 32 positions on, the fused kernel is 1.04 to 1.8 times as fast. In bf16 the fused kernel is not
+    used: up to 512 positions, its backward pass takes 1.1 to 16 times as long. For d_k ≠ d_v or with dropout it is not
+    used either, because torch then falls back to a slower kernel.
     """
     positions = min(q_BHQK.shape[-2], k_BHMK.shape[-2])
     alike = q_BHQK.shape[-1] == v_BHMV.shape[-1] and not dropout
@@ -62,7 +66,7 @@ def attend_by_length(
 
 
 KERNELS: dict[str, Kernel] = {"plain": attend_plain, "sdpa": attend_sdpa, "by_length": attend_by_length}
-BEST_KERNEL = {"cuda": "sdpa", "cpu": "by_length"}  # for the kernel "auto", by device; plain on other devices
+BEST_KERNEL = {"cuda": "sdpa", "cpu": "by_length"}  # device → kernel of "auto"; other devices use "plain"
 
 
 def attend(
@@ -77,27 +81,27 @@ def attend(
 ) -> Tensor:
     """Return softmax(q kᵀ / √d_k + bias) v (equation 1), (B, H, Q, V).
 
-    bias: broadcastable to (B, H, Q, M), from masks.blocking_bias; None blocks nothing.
+    bias: broadcastable to (B, H, Q, M), from masks.blocking_bias. None if no position is blocked.
     causal: query t attends to memory 0 … t only; requires Q = M and no bias.
     dropout: rate on the attention weights.
     """
     if kernel == "auto":
         kernel = BEST_KERNEL.get(q_BHQK.device.type, "plain")
     if bias is not None:
-        bias = bias.to(q_BHQK.dtype)  # autocast makes queries narrower than the bias
+        bias = bias.to(q_BHQK.dtype)  # under autocast, queries have a narrower type than the bias
     return KERNELS[kernel](q_BHQK, k_BHMK, v_BHMV, bias, causal, dropout)
 
 
-# torch's softmax is slow over the memory positions where these are not the last axis: it computes 32 queries at a time
-# and the remaining ones one by one. For 85 × 4 × 24 × 24 scores in bfloat16 it takes 0.96 ms, this one 0.25 ms (2.13,
-# CPU, one thread).
+# torch's softmax over an axis that is not the last one is slow: it computes 32 queries at a time, and the remaining
+# queries one by one. For 85 × 4 × 24 × 24 scores in bfloat16, torch's softmax takes 0.96 ms and `_Softmax` takes
+# 0.25 ms (torch 2.13, CPU, one thread).
 LOG2_E = 1 / math.log(2)
-AT_A_TIME = 32  # queries per pass of torch's kernel
+AT_A_TIME = 32  # number of queries that torch's kernel computes at a time
 
 
 def softmax_over_memory(scores_MQ: Tensor) -> Tensor:
-    """Return the weights of each query, which sum to 1: (…, M, Q) → (…, M, Q). Computed in at least fp32."""
-    # is_compiling comes first: a compiled graph for any length must not depend on whether the length is a multiple.
+    """Return the softmax over M: (…, M, Q) → (…, M, Q). It is computed in fp32 or wider."""
+    # Check is_compiling first, so that a compiled graph does not depend on whether the length is a multiple of 32.
     if torch.compiler.is_compiling() or not scores_MQ.is_cpu or scores_MQ.shape[-1] % AT_A_TIME == 0:
         return scores_MQ.softmax(dim=-2)
     weights_MQ: Tensor = _Softmax.apply(scores_MQ)  # type: ignore[no-untyped-call]
@@ -121,7 +125,7 @@ class _Softmax(torch.autograd.Function):
 
 
 def _maximum(scores_MQ: Tensor) -> Tensor:
-    """Return the maximum over M, (…, 1, Q), by halving: torch's amax over this axis takes four times as long."""
+    """Return the maximum over M, (…, 1, Q), by repeated halving. torch's amax over this axis is four times slower."""
     while (length := scores_MQ.shape[-2]) > 1:
         half = (length + 1) // 2
         scores_MQ = torch.maximum(scores_MQ[..., :half, :], scores_MQ[..., length - half :, :])

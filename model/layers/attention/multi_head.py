@@ -23,20 +23,24 @@ from model.settings import ModelSettings, Side
 
 
 class AttentionMask(NamedTuple):
-    """Mask, bias and distance of each pair of query and memory position, known before any score."""
+    """Bias, causality and distance of each pair of query and memory position. They do not depend on the scores."""
 
-    bias: Tensor | None  # broadcastable to (B, H, Q, M), added to the scores; hides positions by masks.BLOCKED
-    causal: bool = False  # query t may attend to memory 0 … t alone; `bias` does not say so then
-    distance_QM: Tensor | None = None  # the memory position minus the query's; None where positions do not need it
+    bias: Tensor | None  # broadcastable to (B, H, Q, M), added to the scores; masks.BLOCKED hides a position
+    causal: bool = False  # query t may attend only to memory 0 … t; `bias` does not contain this restriction
+    distance_QM: Tensor | None = (
+        None  # memory position minus query position; None if neither window nor positions need it
+    )
 
 
 class Attention(Sublayer):
-    """Base of self- and cross-attention: heads, comparison, kernel, gate, output projection W^O.
+    """Base class of self-attention and cross-attention: heads, compatibility, kernel, gate, output projection W^O.
 
-    kv_heads: keys and values of G heads, each for H / G queries (Shazeer 2019, arXiv 1911.02150: one; Ainslie 2023,
-    arXiv 2305.13245: some). qk_norm: an RMSNorm on queries and one on keys, before positions turn them (Dehghani 2023,
-    arXiv 2302.05442, section 2.1). attention_gate: heads are multiplied by σ(x W) element by element, x being the
-    sub-layer's input (Qiu 2025, arXiv 2505.06708, position G1).
+    - kv_heads: there are G heads of keys and values, each for H / G heads of queries (G = 1: Shazeer 2019, arXiv
+      1911.02150; G > 1: Ainslie 2023, arXiv 2305.13245).
+    - qk_norm: queries and keys each have an RMSNorm, before rotary positions rotate them (Dehghani 2023, arXiv
+      2302.05442, section 2.1).
+    - attention_gate: the heads' outputs are multiplied element by element by σ(x W), where x is the sub-layer's input
+      (Qiu 2025, arXiv 2505.06708, position G1).
     """
 
     def __init__(self, config: ModelSettings, options: Spec) -> None:
@@ -54,7 +58,7 @@ class Attention(Sublayer):
         self.gate = nn.Linear(config.d_model, width, bias=config.bias) if config.attention_gate else None
 
     def initialise(self) -> None:
-        """Draw the weights of the comparison and of the positions."""
+        """Draw the weights of the compatibility function and of the positions."""
         self.compare.initialise()
         self.distances.initialise()
 
@@ -63,7 +67,7 @@ class Attention(Sublayer):
         return self.finish(x_BQD, self.average(q_BHQK, k_BGMK, v_BGMV, mask))
 
     def average(self, q_BHQK: Tensor, k_BGMK: Tensor, v_BGMV: Tensor, mask: AttentionMask) -> Tensor:
-        """Return Concat(head_1 … head_h), (B, Q, E): the averages of values, not yet multiplied by W^O."""
+        """Return Concat(head_1 … head_h), (B, Q, E): the weighted averages of the values, before W^O."""
         k_BHMK, v_BHMV = self._per_query(k_BGMK), self._per_query(v_BGMV)
         rate = self.dropout if self.training else 0.0
         if self.compare.fused and self.distances.fused:
@@ -85,7 +89,7 @@ class Attention(Sublayer):
         return output
 
     def _softmax(self, q_BHQK: Tensor, k_BHMK: Tensor, mask: AttentionMask) -> Tensor:
-        """Return softmax(scores + bias), (B, H, Q, M), in at least fp32."""
+        """Return softmax(scores + bias), (B, H, Q, M), in fp32 or wider."""
         a_QMK = None if mask.distance_QM is None else self.distances.keys(mask.distance_QM)
         scores_BHQM: Tensor = self.compare(q_BHQK, k_BHMK, a_QMK)
         scores_BHQM = scores_BHQM.to(torch.promote_types(scores_BHQM.dtype, torch.float32))
@@ -96,28 +100,28 @@ class Attention(Sublayer):
         return scores_BHQM.softmax(-1)
 
     def split_heads(self, x: Tensor, heads: int, widths: list[int]) -> list[Tensor]:
-        """(B, T, H·Σn) → (B, H, T, n) for each width n, as views.
+        """Split x into heads: (B, T, H·Σn) → (B, H, T, n) for each width n, as views.
 
-        The split comes before the transposition, so that the backward pass joins the gradients in the layout of x
-        without another copy.
+        The split precedes the transposition, so that the backward pass joins the gradients in the layout of x without
+        another copy.
         """
         parts_BTHn = torch.split(torch.unflatten(x, -1, (heads, sum(widths))), widths, dim=-1)
         return [part_BTHn.transpose(1, 2) for part_BTHn in parts_BTHn]
 
     def _per_query(self, x_BGMn: Tensor) -> Tensor:
-        """Keys or values (B, G, M, n) → (B, H, M, n)."""
+        """Repeat keys or values for all heads of queries: (B, G, M, n) → (B, H, M, n)."""
         if self.kv_heads == self.num_heads:
             return x_BGMn
         return x_BGMn.repeat_interleave(self.num_heads // self.kv_heads, dim=1)
 
 
 class SelfAttention(Attention):
-    """Queries, keys and values are projections of the same sequence by one matrix (as in tensor2tensor).
+    """Self-attention. One matrix projects the sequence to queries, keys and values (as in tensor2tensor).
 
-    The rows of `qkv` are ordered by head: q, k and v of the first head, then of the second. If there are fewer heads of
-    keys and values, all queries that a head of keys serves stand before its keys. With `window` r a position attends to
-    r // 2 positions on either side (section 4: "a neighborhood of size r"); this is computed in blocks, O(r·n), if the
-    sequence is long enough (attention_spec.blocked).
+    The rows of `qkv` are ordered by head: q, k and v of the first head, then of the second. With fewer heads of keys
+    and values, the queries of all heads that share a head of keys precede its keys. With `window` r, a position attends
+    to r // 2 positions on either side (section 4: "a neighborhood of size r"). Long sequences are then computed in
+    blocks, O(r·n) (attention_spec.blocked).
     """
 
     attends_to = "itself"
@@ -126,14 +130,14 @@ class SelfAttention(Attention):
         super().__init__(config, options)
         self.distances = DISTANCES.get(config.positions, Distances)(config)
         self.window = config.window
-        self.reach = None if config.window is None else config.window // 2  # positions on either side
+        self.reach = None if config.window is None else config.window // 2  # number of positions on either side
         self.split = [self.num_heads // self.kv_heads * self.d_k, self.d_k, self.d_v]
         self.qkv = nn.Linear(config.d_model, self.kv_heads * sum(self.split), bias=config.bias)
 
     def project(self, x_BTD: Tensor, first: int, last: int) -> tuple[Tensor, Tensor, Tensor]:
         """Return q (B, H, T, K), k (B, G, T, K), v (B, G, T, V).
 
-        x has the positions first … last − 1; with last = first + 1 all of x may have the position `first`.
+        x has the positions first … last − 1. If last = first + 1, all vectors of x have the position `first`.
         """
         q_BHTK, k_BGTK, v_BGTV = self.split_heads(self.qkv(x_BTD), self.kv_heads, self.split)
         if self.kv_heads != self.num_heads:
@@ -142,7 +146,7 @@ class SelfAttention(Attention):
         return self.distances.turned(q_BHTK, first, last), self.distances.turned(k_BGTK, first, last), v_BGTV
 
     def forward(self, x_BTD: Tensor, inputs: Inputs) -> Tensor:
-        """(B, T, D) → (B, T, D)."""
+        """Compute whole sequences: (B, T, D) → (B, T, D)."""
         T = x_BTD.shape[1]
         side: Side = "decoder" if inputs.causal else "encoder"
         projected = self.project(x_BTD, 0, T)
@@ -155,7 +159,8 @@ class SelfAttention(Attention):
     ) -> Tensor:
         """Return Concat(head_1 … head_h), (B, T, E), computed in N blocks of Q queries.
 
-        Each block is a sentence of its own, whose memory are the M positions around it. sizes: attention_spec.blocks.
+        Each block is computed like a separate sentence. Its memory is the M positions around it. sizes: result of
+        attention_spec.blocks.
         """
         B, T, _ = x_BTD.shape
         device = x_BTD.device
@@ -164,7 +169,7 @@ class SelfAttention(Attention):
         keep_BT = x_BTD.new_ones(B, T, dtype=torch.bool) if inputs.keep_BT is None else inputs.keep_BT
 
         def around(y_BGTn: Tensor) -> Tensor:
-            """(B, G, T, n) → (B·N, G, M, n); 0 outside of the sentence."""
+            """Collect the memory of each block, zero outside the sentence: (B, G, T, n) → (B·N, G, M, n)."""
             padded = F.pad(y_BGTn, (0, 0, before, (count + 1) * size - T - before))
             padded = torch.unflatten(padded, 2, (count + 1, size))
             y_BGNMn = torch.cat([padded[:, :, :-1], padded[:, :, 1:, : before + after]], 3)
@@ -191,14 +196,14 @@ class SelfAttention(Attention):
     def _mask(self, x_BTD: Tensor, inputs: Inputs) -> AttentionMask:
         """Return the mask of whole sequences."""
         T = x_BTD.shape[1]
-        sees_all = self.reach is None or self.reach >= T - 1  # as far as causality allows
+        sees_all = self.reach is None or self.reach >= T - 1  # whether the window hides no position
         if sees_all and not self.distances.reads_distance:
             return AttentionMask(inputs.bias_B11T, inputs.causal)
         time_T = torch.arange(T, device=x_BTD.device)
         return self._by_distance(inputs.bias_B11T, inputs.causal, time_T - time_T.unsqueeze(1), x_BTD.dtype)
 
     def _by_distance(self, bias: Tensor | None, causal: bool, distance_QM: Tensor, dtype: torch.dtype) -> AttentionMask:
-        """Return `bias` with what the distances add and hide. Causality becomes part of the bias."""
+        """Add position biases to `bias`, and hide the positions outside the window and, if causal, later ones."""
         added = self.distances.bias(distance_QM, causal)
         hidden_QM = distance_QM > 0 if causal else None
         if self.reach is not None:
@@ -214,7 +219,8 @@ class SelfAttention(Attention):
     def start(self, inputs: Inputs, shape: CacheShape) -> State:
         """Return slots for keys and values, (B, G, steps, K, n).
 
-        They are written in place, and beams never move. A window needs r // 2 + 1 of them, with the present position.
+        `step` writes them in place and never reorders beams. A window needs slots for r // 2 + 1 positions, which
+        includes the present one.
         """
         steps = shape.max_steps if self.reach is None else min(shape.max_steps, self.reach + 1)
         slots = (shape.sentences, self.kv_heads, steps, shape.beam_size)
@@ -222,11 +228,11 @@ class SelfAttention(Attention):
         return State(keys=weight.new_empty(*slots, self.d_k), values=weight.new_empty(*slots, self.d_v))
 
     def step(self, x_RD: Tensor, state: State, now: StepContext) -> Tensor:
-        """(R, D) → (R, D): each beam attends to the (time, beam) slots of its past."""
+        """Compute one position: (R, D) → (R, D). Each beam attends to the (time, beam) slots of its past."""
         x_BKD = _by_sentence(x_RD, now)
         q_BHKn, k_BGKn, v_BGKn = self.project(x_BKD, now.time, now.time + 1)
         slot = min(now.time, state["keys"].shape[2] - 1)
-        if slot < now.time:  # the window forgets its oldest position
+        if slot < now.time:  # the new position replaces the oldest one of the window
             state.put({name: state[name].roll(-1, 2) for name in ("keys", "values")})
         state["keys"][:, :, slot], state["values"][:, :, slot] = k_BGKn, v_BGKn
         keys_BGMn, values_BGMn = (state[name][:, :, : slot + 1].flatten(2, 3) for name in ("keys", "values"))
@@ -238,9 +244,10 @@ class SelfAttention(Attention):
 
 
 class CrossAttention(Attention):
-    """Queries are projections of the decoder's sequence, keys and values of the encoder's output (section 3.2.3).
+    """Cross-attention (section 3.2.3).
 
-    Its scores depend on positions through the embeddings alone.
+    Queries are projections of the decoder's sequence; keys and values are projections of the encoder's output.
+    Position encodings inside attention do not apply here.
     """
 
     attends_to = "source"
@@ -252,17 +259,17 @@ class CrossAttention(Attention):
         self.key_value = nn.Linear(options.other_width or config.d_model, widths, bias=config.bias)
 
     def queries(self, x_BTD: Tensor) -> Tensor:
-        """(B, T, D) → (B, H, T, K)."""
+        """Project x to queries: (B, T, D) → (B, H, T, K)."""
         q_BTHK = torch.unflatten(self.query(x_BTD), -1, (self.num_heads, self.d_k))
         return _normed(q_BTHK.transpose(1, 2), self.query_norm)
 
     def keys_values(self, memory_BSD: Tensor) -> tuple[Tensor, Tensor]:
-        """(B, S, D) → k (B, G, S, K), v (B, G, S, V). A search computes them once per sentence."""
+        """Project the memory (B, S, D) to k (B, G, S, K) and v (B, G, S, V). A search does this once per sentence."""
         k_BGSK, v_BGSV = self.split_heads(self.key_value(memory_BSD), self.kv_heads, [self.d_k, self.d_v])
         return _normed(k_BGSK, self.key_norm), v_BGSV
 
     def forward(self, x_BTD: Tensor, inputs: Inputs) -> Tensor:
-        """(B, T, D) → (B, T, D)."""
+        """Compute whole sequences: (B, T, D) → (B, T, D)."""
         assert inputs.memory_BMD is not None
         keys_values = self.keys_values(inputs.memory_BMD)
         return self.combine(x_BTD, self.queries(x_BTD), *keys_values, AttentionMask(inputs.memory_bias_B11M))
@@ -279,13 +286,13 @@ class CrossAttention(Attention):
         return self._softmax(self.queries(x_BTD), self._per_query(k_BGMK), AttentionMask(inputs.memory_bias_B11M))
 
     def start(self, inputs: Inputs, shape: CacheShape) -> State:
-        """Return the keys and values of the source, once per sentence."""
+        """Return the keys and values of the source. All beams of a sentence share them."""
         assert inputs.memory_BMD is not None
         keys_BGMK, values_BGMV = self.keys_values(inputs.memory_BMD)
         return State(keys=keys_BGMK, values=values_BGMV)
 
     def step(self, x_RD: Tensor, state: State, now: StepContext) -> Tensor:
-        """(R, D) → (R, D)."""
+        """Compute one position: (R, D) → (R, D)."""
         x_BKD = _by_sentence(x_RD, now)
         mask, q_BHKK = AttentionMask(now.inputs.memory_bias_B11M), self.queries(x_BKD)
         if now.weights_LBKM is not None:
@@ -294,12 +301,12 @@ class CrossAttention(Attention):
 
 
 def _normed(x_BHTK: Tensor, norm: nn.RMSNorm | None) -> Tensor:
-    """Normalise over the width of a head, in the type of x: autocast makes it narrower than the norm's weight."""
+    """Apply the norm over the width of a head, in the type of x. Under autocast, the norm's weight has a wider type."""
     if norm is None:
         return x_BHTK
     return F.rms_norm(x_BHTK, norm.normalized_shape, norm.weight.to(x_BHTK.dtype), norm.eps)
 
 
 def _by_sentence(x_RD: Tensor, now: StepContext) -> Tensor:
-    """(R, D) → (B, K, D): the beams of a sentence as positions."""
+    """Return a view with the beams of a sentence as positions: (R, D) → (B, K, D)."""
     return x_RD.view(-1, now.beam_size, x_RD.shape[-1])

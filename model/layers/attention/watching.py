@@ -1,4 +1,4 @@
-"""Record the weights of every attention of a network while it computes.
+"""Observe the weights of every attention sub-layer while a network computes.
 
 Shapes: B sentences, T positions, M memory positions, D d_model, H heads.
 """
@@ -12,14 +12,14 @@ from torch import Tensor, nn
 from model.layers.contract import Sublayer
 
 KINDS = ("encoder", "decoder", "cross")
-See = Callable[[str, Tensor], None]  # gets a kind, and weights (B, H, T, M)
+See = Callable[[str, Tensor], None]  # receives a kind and weights (B, H, T, M)
 
 
 @contextmanager
 def watching(model: nn.Module, see: See) -> Iterator[None]:
-    """Call `see` with the weights of each attention of `model` before it computes, in order, within this context.
+    """Within this context, call `see` with the weights of each attention sub-layer before the sub-layer computes.
 
-    The weights are computed once more, by the plain formula; outputs do not change.
+    The weights are computed separately with the plain formula. The outputs of the network do not change.
     """
     hooks = [
         module.register_forward_pre_hook(_look(see))

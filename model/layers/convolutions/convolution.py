@@ -12,10 +12,13 @@ from model.settings import ModelSettings
 class Convolution(Sublayer):
     """W [x_{t−r}; …; x_t] + b over windows of k inputs, as in ConvS2S (Gehring et al. 2017, section 3.2).
 
-    The output is linear, as that of attention. Options: gated, A ⊗ σ(B), the gated linear unit of ConvS2S; rectified,
-    max(0, ·); dilation (van den Oord et al. 2016, "WaveNet", section 2.1); separable, a depthwise and then a pointwise
-    convolution (Kaiser et al. 2017, "Depthwise Separable Convolutions for Neural Machine Translation"), with one bias
-    after both. Inputs outside of the sentence are zeros.
+    By default the output is linear, as in attention. Inputs outside the sentence are zeros. Options:
+
+    - gated: A ⊗ σ(B), the gated linear unit of ConvS2S.
+    - rectified: max(0, ·).
+    - dilation: see van den Oord et al. 2016, "WaveNet", section 2.1.
+    - separable: a depthwise and then a pointwise convolution (Kaiser et al. 2017, "Depthwise Separable Convolutions for
+      Neural Machine Translation"), with one bias after both.
     """
 
     def __init__(self, config: ModelSettings, options: ConvolutionSpec) -> None:
@@ -24,7 +27,7 @@ class Convolution(Sublayer):
         self.kernel, self.dilation, self.reach = options.kernel, options.dilation, options.reach
         self.gated, self.rectified = options.gated, options.rectified
         taps = 1 if options.separable else options.kernel
-        # One product with the inputs of a window side by side: on a processor faster than nn.Conv1d (torch 2.13).
+        # One product with the concatenated inputs of a window is faster than nn.Conv1d on a CPU (torch 2.13).
         self.window = nn.Linear(taps * width, (2 if options.gated else 1) * width, bias=config.bias)
         self.depthwise = (
             nn.Conv1d(width, width, options.kernel, dilation=options.dilation, groups=width, bias=False)
@@ -33,13 +36,13 @@ class Convolution(Sublayer):
         )
 
     def initialise(self) -> None:
-        """Draw the depthwise kernels Glorot-uniform with the fans of one channel, k and k."""
+        """Draw the depthwise kernels Glorot-uniform, with fan_in = fan_out = k, those of one channel."""
         if self.depthwise is not None:
             bound = (3 / self.kernel) ** 0.5
             nn.init.uniform_(self.depthwise.weight, -bound, bound)
 
     def forward(self, x_BTD: Tensor, inputs: Inputs) -> Tensor:
-        """(B, T, D) → (B, T, D)."""
+        """Compute whole sequences: (B, T, D) → (B, T, D)."""
         positions = x_BTD.shape[1]
         if inputs.keep_BT is not None:
             x_BTD = x_BTD.masked_fill(~inputs.keep_BT.unsqueeze(-1), 0)
@@ -51,20 +54,20 @@ class Convolution(Sublayer):
         return self._output(torch.cat([x_BTD[:, start : start + positions] for start in starts], -1))
 
     def _output(self, windows_C: Tensor) -> Tensor:
-        """Apply the product and the activation: (…, C) → (…, D), C inputs of a window side by side."""
+        """Apply the product and the activation: (…, C) → (…, D), where C = k·D (or D if separable)."""
         output_D: Tensor = self.window(windows_C)
         if self.rectified:
-            return output_D.relu()  # not in place, as in feed_forward.py
+            return output_D.relu()  # not in place, for the reason given in activations.py
         return F.glu(output_D) if self.gated else output_D
 
     def start(self, inputs: Inputs, shape: CacheShape) -> State:
-        """Return the inputs that later windows read, (B, K, reach, D): zeros before the first position."""
+        """Return the previous inputs that the next window reads, (B, K, reach, D). They are zeros at the start."""
         weight = self.window.weight
         width = weight.shape[0] // (2 if self.gated else 1)
         return State(inputs=weight.new_zeros(shape.sentences, shape.beam_size, self.reach, width))
 
     def step(self, x_RD: Tensor, state: State, now: StepContext) -> Tensor:
-        """(R, D) → (R, D)."""
+        """Compute one position: (R, D) → (R, D)."""
         inputs_RrD = torch.cat([state.of_parents("inputs", now), x_RD.unsqueeze(1)], 1)
         rows, _, width = inputs_RrD.shape
         state.put({"inputs": inputs_RrD[:, 1:].view(rows // now.beam_size, now.beam_size, self.reach, width)})

@@ -1,4 +1,4 @@
-"""Options and cost of a convolution over positions, one of the types of layers of Table 1. No torch."""
+"""Options and cost of a convolution over positions, a layer type of Table 1. No torch."""
 
 import math
 from typing import ClassVar
@@ -10,9 +10,9 @@ from model.settings import ModelSettings, Side
 
 
 class ConvolutionSpec(Spec):
-    """A window of `kernel` inputs, `dilation` positions apart.
+    """A convolution over a window of `kernel` inputs, `dilation` positions apart.
 
-    In decoders the window ends at the present position, in encoders it lies around it.
+    In decoders the window ends at the present position. In encoders the present position is its middle.
     """
 
     computation: ClassVar[str] = "model.layers.convolutions.convolution:Convolution"
@@ -21,16 +21,16 @@ class ConvolutionSpec(Spec):
     kernel: int = Field(3, ge=1)
     gated: bool = False  # a gated linear unit on the output
     rectified: bool = False  # a ReLU on the output
-    separable: bool = False  # each channel alone over positions, then a matrix over channels
+    separable: bool = False  # convolve each channel separately over positions, then multiply by a matrix over channels
     dilation: int = Field(1, ge=1)
 
     @property
     def reach(self) -> int:
-        """Number of positions from a window's first input to its last."""
+        """The distance in positions from the first to the last input of a window."""
         return (self.kernel - 1) * self.dilation
 
     def check(self, config: ModelSettings, side: Side) -> None:
-        """Raise ValueError for two activations, and for an encoder's window without a middle."""
+        """Raise ValueError for two activations, and for an even kernel in an encoder."""
         if self.gated and self.rectified:
             raise ValueError(
                 "gated=true and rectified=true: the output has either a gated linear unit or a ReLU: choose one"
@@ -46,12 +46,12 @@ class ConvolutionSpec(Spec):
         return 1
 
     def operations(self, config: ModelSettings, distance: int, side: Side) -> float:
-        """Return 1 for the inputs of the window."""
-        from_last = distance + (self.reach // 2 if side == "encoder" else 0)  # positions before the last input
+        """Return 1 for the inputs in the window."""
+        from_last = distance + (self.reach // 2 if side == "encoder" else 0)  # distance from the window's last input
         return 1.0 if 0 <= from_last <= self.reach and from_last % self.dilation == 0 else math.inf
 
     def cost(self, config: ModelSettings, length: Length, memory: Length, side: Side) -> Cost:
-        """Return the cost: T·k·D·D' products, separable T·(k·D + D·D'), with D' = 2·D if gated."""
+        """Return the cost: T·k·D·D' multiplications, or T·(k·D + D·D') if separable. D' is 2·D if gated, else D."""
         width = config.d_model
         output = 2 * width if self.gated else width
         if self.separable:

@@ -1,15 +1,15 @@
 """Active memory: the Extended Neural GPU (Kaiser & Bengio 2016, arXiv 1610.08613).
 
-A gated unit of convolutions changes all positions of a memory s at once. With * a convolution over positions,
+A gated unit of convolutions changes all positions of a memory s at once. The symbol * is a convolution over positions:
 
     CGRU(s, p) = g ⊙ s + (1 − g) ⊙ tanh(U * (r ⊙ s) + W * p + B),
     g = σ(U' * s + W' * p + B'),    r = σ(U'' * s + W'' * p + B'')
 
-An encoder begins with s_0 = x and applies the unit, without p, as often as the sentence has pieces, or `steps` times.
-A decoder begins with d_0, the encoder's output, and reads a tape p of what was written: d_t = CGRU(d_{t−1}, p_t), where
-p_t has x_0 … x_t at its first places; the output is y_t = d_t at place t. Places outside of the source are zeros.
-Two things differ from the paper: the memory is one position high (there four), and the memory of a decoder has all
-places that can reach an output.
+An encoder starts with s_0 = x. It applies the unit without p as often as the sentence has pieces, or `steps` times.
+A decoder starts with d_0, the encoder's output, and reads a tape p of its inputs so far: d_t = CGRU(d_{t−1}, p_t).
+The first places of p_t hold x_0 … x_t. The output y_t is d_t at place t. Places outside the source are zeros.
+There are two differences from the paper: the memory is one position high (four in the paper), and a decoder's memory
+has all places that can influence an output.
 
 Shapes: B sentences, T positions, S source, L places of the tape, K beams, R = B·K rows, D d_model, k kernel.
 """
@@ -24,7 +24,10 @@ from model.settings import ModelSettings
 
 
 class NeuralGPU(Sublayer):
-    """One unit, the same at every step: gates and candidate are products with the k inputs of a window side by side."""
+    """The unit, which has the same weights at every step.
+
+    Gates and candidate are products with the concatenated inputs of a window of k positions.
+    """
 
     def __init__(self, config: ModelSettings, options: NeuralGPUSpec) -> None:
         super().__init__()
@@ -36,7 +39,7 @@ class NeuralGPU(Sublayer):
         self.tape = nn.Linear(self.kernel * width, 3 * width, bias=False) if decodes else None
 
     def forward(self, x_BTD: Tensor, inputs: Inputs) -> Tensor:
-        """(B, T, D) → (B, T, D)."""
+        """Compute whole sequences: (B, T, D) → (B, T, D)."""
         return self._encode(x_BTD, inputs.keep_BT) if self.tape is None else self._decode(x_BTD, inputs)
 
     def _encode(self, s_BTD: Tensor, keep_BT: Tensor | None) -> Tensor:
@@ -64,7 +67,7 @@ class NeuralGPU(Sublayer):
         return State(memory=d_BKLD, tape=torch.zeros_like(d_BKLD))
 
     def step(self, x_RD: Tensor, state: State, now: StepContext) -> Tensor:
-        """(R, D) → (R, D)."""
+        """Compute one position: (R, D) → (R, D)."""
         d_RLD, p_RLD = (state.of_parents(name, now) for name in ("memory", "tape"))
         p_RLD = p_RLD.clone()
         p_RLD[:, now.time] = x_RD
@@ -74,7 +77,7 @@ class NeuralGPU(Sublayer):
         return d_RLD[:, now.time]
 
     def _memory(self, inputs: Inputs, steps: int) -> Tensor:
-        """Return d_0 (B, L, D): the encoder's output at the places that can reach an output of `steps` steps."""
+        """Return d_0 (B, L, D): the encoder's output at all places that can influence an output of `steps` steps."""
         memory_BSD = inputs.memory_BMD
         assert memory_BSD is not None
         if inputs.memory_keep_BM is not None:
@@ -94,6 +97,6 @@ class NeuralGPU(Sublayer):
         return changed_BLD
 
     def _windows(self, s_BLD: Tensor) -> Tensor:
-        """Return the inputs around each place, zeros outside: (B, L, D) → (B, L, k·D)."""
+        """Concatenate the k inputs around each place, with zeros outside: (B, L, D) → (B, L, k·D)."""
         padded = F.pad(s_BLD, (0, 0, self.kernel // 2, self.kernel // 2))
         return torch.cat([padded[:, start : start + s_BLD.shape[1]] for start in range(self.kernel)], -1)

@@ -1,4 +1,4 @@
-"""Options and cost of the Extended Neural GPU: a gated convolution that is applied again and again. No torch."""
+"""Options and cost of the Extended Neural GPU, which applies a gated convolution repeatedly. No torch."""
 
 import math
 from typing import ClassVar
@@ -12,28 +12,32 @@ from model.settings import ModelSettings, Side
 class NeuralGPUSpec(Spec):
     """A unit of gated convolutions.
 
-    A decoder applies it once for each piece, an encoder `steps` times, or once for each piece if unset.
+    A decoder applies it once for each piece. An encoder applies it `steps` times, or once for each piece if `steps` is
+    unset.
     """
 
     computation: ClassVar[str] = "model.layers.convolutions.neural_gpu:NeuralGPU"
     reads: ClassVar[tuple[str, ...]] = ("bias",)
-    compiles: ClassVar[bool] = False  # a loop over positions: as many graphs as lengths
+    compiles: ClassVar[bool] = False  # torch.compile would make one graph for each length, because it unrolls the loop
 
     kernel: int = Field(3, ge=1)
     steps: int | None = Field(None, ge=1)
 
     @property
     def reads_memory(self) -> bool:  # type: ignore[override]
-        """True in decoders, which begin with the encoder's output."""
+        """True in decoders, which start with the encoder's output."""
         return self.side == "decoder"
 
     @property
     def reach(self) -> int:
-        """Positions on either side that one application reads: the candidate's window of the reset gate's windows."""
+        """The number of positions on either side that one application reads.
+
+        It is twice half a kernel, because the candidate reads a window of reset gates, each of which reads a window.
+        """
         return 2 * (self.kernel // 2)
 
     def check(self, config: ModelSettings, side: Side) -> None:
-        """Raise ValueError for a window without a middle, and for a decoder with `steps`."""
+        """Raise ValueError for an even kernel, and for a decoder with `steps`."""
         if self.kernel % 2 == 0:
             raise ValueError(f"kernel={self.kernel} has no middle: take an odd one, such as kernel={self.kernel + 1}")
         if self.steps is not None and side == "decoder":
@@ -44,7 +48,10 @@ class NeuralGPUSpec(Spec):
         return self.steps or length
 
     def operations(self, config: ModelSettings, distance: int, side: Side) -> float:
-        """Return the applications that move a signal so far; the gate g carries it through the others."""
+        """Return the number of applications that move a signal by `distance` positions.
+
+        In the other applications the gate g carries the signal unchanged.
+        """
         if side == "decoder" and distance < 0:
             return math.inf
         if self.reach:
@@ -58,9 +65,9 @@ class NeuralGPUSpec(Spec):
         return float(needed)
 
     def cost(self, config: ModelSettings, length: Length, memory: Length, side: Side) -> Cost:
-        """Return the cost: 3·k·D² products for each place and application.
+        """Return the cost: 3·k·D² multiplications for each place and application.
 
-        A decoder has 6·k·D², as it reads a tape too, and T·(1 + reach) places.
+        A decoder takes 6·k·D², because it also reads a tape. It has T·(1 + reach) places.
         """
         width = config.d_model
         if side == "decoder":
@@ -70,7 +77,7 @@ class NeuralGPUSpec(Spec):
             convolutions, windows = 3, 2
             applied = length * (self.steps or length)
         weights = convolutions * self.kernel * width**2
-        # of each place: windows of s and of r ⊙ s (and of p), both gates, the candidate, r ⊙ s, s
+        # Stored for each place: windows of s, of r ⊙ s (and of p), both gates, the candidate, r ⊙ s, s.
         kept = applied * width * (windows * self.kernel + 6)
         biases = 3 * width if config.bias else 0
         return Cost(weights + biases, 2 * applied * weights, kept)

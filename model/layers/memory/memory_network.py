@@ -1,9 +1,10 @@
 """An end-to-end memory network over the encoder's output, in several hops.
 
-Sukhbaatar et al. 2015, "End-To-End Memory Networks" (arXiv 1503.08895), section 2: with the query u^1 = B x, memories
-m_i = A e_i and c_i = C e_i of the encoder's outputs e_i, each hop k has p = softmax(u^k · m_i), o^k = Σ p_i c_i and,
-with layer-wise weights (section 2.2), u^{k+1} = H u^k + o^k. A, C and H are the same in all hops. The
-encoder's positions replace its temporal encoding (section 4.1), the network's softmax replaces W.
+The source is Sukhbaatar et al. 2015, "End-To-End Memory Networks" (arXiv 1503.08895), section 2. The query is
+u^1 = B x. The encoder's outputs e_i have the memories m_i = A e_i and c_i = C e_i. Each hop k computes
+p = softmax(u^k · m_i), o^k = Σ p_i c_i and, with layer-wise weights (section 2.2), u^{k+1} = H u^k + o^k. A, C and H
+are the same in all hops. The encoder's positions replace the temporal encoding of the paper (section 4.1), and the
+network's softmax replaces W.
 
 Shapes: B sentences, T positions, S source, Q queries, R rows of a search, D d_model.
 """
@@ -17,7 +18,10 @@ from model.settings import ModelSettings
 
 
 class MemoryNetwork(Sublayer):
-    """Computes u^{hops + 1}. Each position reads the memory independently, so a search keeps A e and C e alone."""
+    """The memory network, with the output u^{hops + 1}.
+
+    Each position reads the memory independently, so a search stores only A e and C e.
+    """
 
     def __init__(self, config: ModelSettings, options: MemoryNetworkSpec) -> None:
         super().__init__()
@@ -28,18 +32,18 @@ class MemoryNetwork(Sublayer):
         self.between = nn.Linear(width, width, bias=False)  # H
 
     def forward(self, x_BTD: Tensor, inputs: Inputs) -> Tensor:
-        """(B, T, D) → (B, T, D)."""
+        """Compute whole sequences: (B, T, D) → (B, T, D)."""
         assert inputs.memory_BMD is not None
         keys_BSD, values_BSD = self.key(inputs.memory_BMD), self.value(inputs.memory_BMD)
         return self._hops(x_BTD, keys_BSD, values_BSD, inputs.memory_bias_B11M)
 
     def start(self, inputs: Inputs, shape: CacheShape) -> State:
-        """Return A e and C e, (B, S, D), once per sentence."""
+        """Return A e and C e, (B, S, D). All beams of a sentence share them."""
         assert inputs.memory_BMD is not None
         return State(keys=self.key(inputs.memory_BMD), values=self.value(inputs.memory_BMD))
 
     def step(self, x_RD: Tensor, state: State, now: StepContext) -> Tensor:
-        """(R, D) → (R, D)."""
+        """Compute one position: (R, D) → (R, D)."""
         x_BKD = x_RD.view(-1, now.beam_size, x_RD.shape[-1])
         return self._hops(x_BKD, state["keys"], state["values"], now.inputs.memory_bias_B11M).flatten(0, 1)
 

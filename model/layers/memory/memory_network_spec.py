@@ -1,4 +1,4 @@
-"""Options and cost of an end-to-end memory network over the encoder's output, in place of cross-attention. No torch."""
+"""Options and cost of an end-to-end memory network, which replaces cross-attention. No torch."""
 
 from typing import ClassVar
 
@@ -20,7 +20,7 @@ class MemoryNetworkSpec(Spec):
     def cost(self, config: ModelSettings, length: Length, memory: Length, side: Side) -> Cost:
         """Return the cost.
 
-        Products: D² of B and `hops` times D² of H for a query; 2·D² for a memory; `hops` times 2·D for each pair.
+        The multiplications are D² for B and hops·D² for H per query, 2·D² per memory, and hops·2·D per pair.
         """
         width = config.d_model
         of_queries = (1 + self.hops) * width**2

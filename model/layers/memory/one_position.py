@@ -1,4 +1,4 @@
-"""One position of the encoder's output for each position of the decoder.
+"""Sub-layers that read one position of the encoder's output for each position of the decoder.
 
 Shapes: B sentences, T positions, S source, K beams, R = B·K rows of a search, D d_model.
 """
@@ -13,10 +13,10 @@ from model.settings import ModelSettings
 
 
 class LastState(Sublayer):
-    """y_t = W m_S for every t: all that the decoder knows of the source is one vector.
+    """y_t = W m_S for every t: the decoder reads one vector of the source.
 
     m_S is the summary c of Cho et al. 2014 (arXiv 1406.1078, section 2.2), which every step of the decoder reads. In
-    Sutskever et al. 2014 (arXiv 1409.3215, section 2) the decoder's first state alone reads it.
+    Sutskever et al. 2014 (arXiv 1409.3215, section 2), only the decoder's first state reads it.
     """
 
     def __init__(self, config: ModelSettings, options: LastStateSpec) -> None:
@@ -25,7 +25,7 @@ class LastState(Sublayer):
         self.project = nn.Linear(config.d_model, config.d_model, bias=False)
 
     def forward(self, x_BTD: Tensor, inputs: Inputs) -> Tensor:
-        """(B, T, D) → (B, T, D)."""
+        """Compute whole sequences: (B, T, D) → (B, T, D)."""
         return self._context(inputs).unsqueeze(1).expand(x_BTD.shape)
 
     def start(self, inputs: Inputs, shape: CacheShape) -> State:
@@ -33,7 +33,7 @@ class LastState(Sublayer):
         return State(context=self._context(inputs))
 
     def step(self, x_RD: Tensor, state: State, now: StepContext) -> Tensor:
-        """(R, D) → (R, D)."""
+        """Compute one position: (R, D) → (R, D)."""
         return state["context"].repeat_interleave(now.beam_size, 0)
 
     def _context(self, inputs: Inputs) -> Tensor:
@@ -51,10 +51,10 @@ class LastState(Sublayer):
 
 
 class SamePosition(Sublayer):
-    """y_t = W m_t, and 0 beyond the source's end: the decoder is stacked on the encoder.
+    """y_t = W m_t, and 0 after the end of the source: the decoder is stacked on the encoder.
 
-    ByteNet does so (Kalchbrenner et al. 2016, arXiv 1610.10099, sections 3.1 and 3.2). It also computes the encoder
-    beyond the source's end, up to the expected length of the target.
+    ByteNet stacks its decoder in this way (Kalchbrenner et al. 2016, arXiv 1610.10099, sections 3.1 and 3.2). Unlike
+    this class, ByteNet also computes the encoder after the end of the source, up to the expected length of the target.
     """
 
     def __init__(self, config: ModelSettings, options: SamePositionSpec) -> None:
@@ -62,7 +62,7 @@ class SamePosition(Sublayer):
         self.project = nn.Linear(config.d_model, config.d_model, bias=False)
 
     def forward(self, x_BTD: Tensor, inputs: Inputs) -> Tensor:
-        """(B, T, D) → (B, T, D)."""
+        """Compute whole sequences: (B, T, D) → (B, T, D)."""
         return self._aligned(inputs, x_BTD.shape[1])
 
     def start(self, inputs: Inputs, shape: CacheShape) -> State:
@@ -70,7 +70,7 @@ class SamePosition(Sublayer):
         return State(aligned=self._aligned(inputs, shape.max_steps))
 
     def step(self, x_RD: Tensor, state: State, now: StepContext) -> Tensor:
-        """(R, D) → (R, D)."""
+        """Compute one position: (R, D) → (R, D)."""
         return state["aligned"][:, now.time].repeat_interleave(now.beam_size, 0)
 
     def _aligned(self, inputs: Inputs, length: int) -> Tensor:

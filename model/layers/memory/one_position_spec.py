@@ -1,4 +1,4 @@
-"""Options and cost of sub-layers that read one position of the encoder's output, in place of attention. No torch."""
+"""Options and cost of sub-layers that read one position of the encoder's output and replace attention. No torch."""
 
 from typing import ClassVar
 
@@ -7,13 +7,13 @@ from model.settings import ModelSettings, Side
 
 
 class OnePositionSpec(Spec):
-    """Base of the two layers that read one source position: the output depends on the encoder's output alone."""
+    """Base class of the two sub-layers that read one source position. Their output does not depend on their input x."""
 
     sides: ClassVar[tuple[Side, ...]] = ("decoder",)
     reads_memory: ClassVar[bool] = True
 
     def check(self, config: ModelSettings, side: Side) -> None:
-        """Raise ValueError if the input, which passes by the residual connection alone, would be cut off."""
+        """Raise ValueError for residual = false, which would discard the input, and for a norm of the input."""
         if not config.residual:
             raise ValueError("it reads only the source, so residual = false would discard the sub-layers before it")
         if config.norm in ("pre", "sandwich"):
@@ -23,24 +23,24 @@ class OnePositionSpec(Spec):
 
 
 class LastStateSpec(OnePositionSpec):
-    """The last position, the same for every target position: a context of fixed size."""
+    """The last source position, read by every target position: a context of fixed size."""
 
     computation: ClassVar[str] = "model.layers.memory.one_position:LastState"
 
-    backward: bool = False  # the first position, the last one that an encoder of lstm(backward=true) computes
+    backward: bool = False  # read the first position, which an encoder of lstm(backward=true) computes last
 
     def cost(self, config: ModelSettings, length: Length, memory: Length, side: Side) -> Cost:
-        """Return the cost: D² products, once for the sentence."""
+        """Return the cost: D² multiplications, once per sentence."""
         weights = config.d_model**2
         return Cost(weights, 2 * weights, config.d_model)
 
 
 class SamePositionSpec(OnePositionSpec):
-    """The position that has the target position's own index."""
+    """The source position with the same index as the target position."""
 
     computation: ClassVar[str] = "model.layers.memory.one_position:SamePosition"
 
     def cost(self, config: ModelSettings, length: Length, memory: Length, side: Side) -> Cost:
-        """Return the cost: S·D² products."""
+        """Return the cost: S·D² multiplications."""
         weights = config.d_model**2
         return Cost(weights, 2 * memory * weights, memory * config.d_model)

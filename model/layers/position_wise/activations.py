@@ -1,9 +1,14 @@
 """Activations of the feed-forward network. Shapes: F d_ff.
 
-relu is the paper's (equation 2); gelu is x·Φ(x) (Hendrycks 2016, arXiv 1606.08415); swish x·σ(x) (Ramachandran 2017,
-arXiv 1710.05941); relu2 max(0, x)² (So 2021, arXiv 2109.08668); elu x or eˣ − 1 below 0 (Clevert 2015, arXiv
-1511.07289); selu a scaled ELU (Klambauer 2017, arXiv 1706.02515); softplus ln(1 + eˣ). The gated forms are
-g(x W) ⊗ x V with a third matrix V (Shazeer 2020, arXiv 2002.05202, equations 4 to 6).
+relu      max(0, x), the paper's activation (equation 2)
+gelu      x·Φ(x) (Hendrycks 2016, arXiv 1606.08415)
+swish     x·σ(x) (Ramachandran 2017, arXiv 1710.05941)
+relu2     max(0, x)² (So 2021, arXiv 2109.08668)
+elu       x, or eˣ − 1 for x < 0 (Clevert 2015, arXiv 1511.07289)
+selu      a scaled ELU (Klambauer 2017, arXiv 1706.02515)
+softplus  ln(1 + eˣ)
+
+The gated activations are g(x W) ⊗ x V with a third matrix V (Shazeer 2020, arXiv 2002.05202, equations 4 to 6).
 """
 
 from collections.abc import Callable
@@ -14,11 +19,14 @@ from torch import Tensor
 Activation = Callable[[Tensor], Tensor]
 
 
-# Functions, because torch's compiler could not trace a method of Tensor as an attribute of a module (torch 2.11).
+# Functions are used, because torch.compile cannot trace a method of Tensor as an attribute of a module (torch 2.11).
 
 
 def _relu(x_F: Tensor) -> Tensor:
-    """ReLU, not in place: a product's output is a view, and the backward pass would copy a changed view."""
+    """Return ReLU(x), not in place.
+
+    The output of a matrix product is a view, and the backward pass would copy a view that was changed in place.
+    """
     return x_F.relu()
 
 

@@ -1,4 +1,4 @@
-"""A mixture of experts.
+"""A mixture of experts: several feed-forward networks, and gates that choose some of them for each position.
 
 Shapes: B sentences, T positions, N = B·T without padding, D d_model, E experts, A experts that each position uses.
 """
@@ -18,17 +18,20 @@ from model.settings import ModelSettings
 
 
 class Experts(Sublayer):
-    """y = Σ_{i ∈ T} g_i(x) E_i(x), T the A experts with the largest gates.
+    """y = Σ_{i ∈ T} g_i(x) E_i(x), where T is the set of the A experts with the largest gates.
 
-    gate "softmax": g = softmax(W_r x), equations 1 and 2 of Fedus et al. 2021 (arXiv 2101.03961, section 2.1; there
+    gate "softmax": g = softmax(W_r x), equations 1 and 2 of Fedus et al. 2021 (arXiv 2101.03961, section 2.1, with
     A = 1). The gates of the chosen experts are not divided by their sum, so that the router also learns with A = 1.
-    gate "noisy_top_k": g = softmax(KeepTopK(h)), h = W_r x + ε · softplus(W_n x), ε from N(0, 1) in training, else
-    0 (Shazeer et al. 2017, arXiv 1701.06538, equations 3 to 5): the gates of the chosen experts add up to 1.
+    gate "noisy_top_k": g = softmax(KeepTopK(h)), h = W_r x + ε · softplus(W_n x). In training ε is drawn from N(0, 1),
+    otherwise it is 0 (Shazeer et al. 2017, arXiv 1701.06538, equations 3 to 5). The gates of the chosen experts add up
+    to 1.
 
-    `importance` and `load` weigh the squared coefficients of variation of the experts' sums of gates (equations 6 and
-    7) and of their expected numbers of positions (equations 8 to 11), over the positions of one forward pass, padding
-    at the end of targets included. With a capacity c, an expert takes at most c·N·A / count of N positions in training,
-    the first ones of the batch; for further positions it adds nothing to the output.
+    `importance` is the weight of a loss: the squared coefficient of variation of the experts' sums of gates (equations
+    6 and 7). `load` is the weight of the same loss for their expected numbers of positions (equations 8 to 11). Both
+    losses are computed over the positions of one forward pass, which includes padding at the end of targets.
+
+    With a capacity c, an expert computes at most c·N·A / count of N positions in training, the first ones of the batch.
+    It adds nothing to the output of its other positions.
     """
 
     def __init__(self, config: ModelSettings, options: ExpertsSpec) -> None:
@@ -40,25 +43,25 @@ class Experts(Sublayer):
         self.experts = nn.ModuleList(FeedForward(config, options) for _ in range(options.count))
 
     def initialise(self) -> None:
-        """Set both matrices of the noisy gate to 0: "equal load at the start" (appendix A)."""
+        """Set both matrices of the noisy gate to 0 for equal load at the start (Shazeer et al. 2017, appendix A)."""
         if self.noise is not None:
             nn.init.zeros_(self.router.weight)
             nn.init.zeros_(self.noise.weight)
 
     def forward(self, x_BTD: Tensor, inputs: Inputs) -> Tensor:
-        """(B, T, D) → (B, T, D). No expert computes padding, which gets zeros."""
+        """Compute whole sequences: (B, T, D) → (B, T, D). The output at masked padding is zero."""
         if inputs.keep_BT is None:
             return self._mixed(x_BTD.flatten(0, 1), inputs).view_as(x_BTD)
-        where = inputs.keep_BT.nonzero(as_tuple=True)  # once, because it waits for a GPU
+        where = inputs.keep_BT.nonzero(as_tuple=True)  # called once, because it synchronises with a GPU
         output_ND = self._mixed(x_BTD[where], inputs)
         return output_ND.new_zeros(x_BTD.shape).index_put(where, output_ND)
 
     def step(self, x_RD: Tensor, state: State, now: StepContext) -> Tensor:
-        """(R, D) → (R, D)."""
+        """Compute one position: (R, D) → (R, D)."""
         return self._mixed(x_RD, now.inputs)
 
     def gates(self, x_ND: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the gates of the chosen experts and their indices, each (N, A). Adds the losses in training."""
+        """Return the gates of the chosen experts and their indices, each (N, A). In training, add the losses."""
         clean_NE = self.router(x_ND).to(torch.promote_types(x_ND.dtype, torch.float32))
         if self.noise is None:
             gates_NE = clean_NE.softmax(-1)
@@ -78,7 +81,8 @@ class Experts(Sublayer):
     def _mixed(self, x_ND: Tensor, inputs: Inputs) -> Tensor:
         """Sort the positions by expert, apply each expert to its positions, restore the order: (N, D) → (N, D).
 
-        Gathering by a permutation is bit-identical in each run, also in the backward pass; adding by index is not.
+        Gathering by a permutation gives bit-identical results in each run, also in the backward pass. Adding by index
+        does not.
         """
         weights_NA, chosen_NA = self.gates(x_ND)
         order = chosen_NA.flatten().argsort(stable=True)
@@ -93,19 +97,20 @@ class Experts(Sublayer):
         for expert, part_ND in zip(self.experts, torch.split(each_ND, shares), strict=True):
             found_ND = expert(part_ND[:limit], inputs)
             beyond = len(part_ND) - len(found_ND)
-            parts.append(F.pad(found_ND, (0, 0, 0, beyond)) if beyond else found_ND)  # a pad of nothing copies
+            parts.append(F.pad(found_ND, (0, 0, 0, beyond)) if beyond else found_ND)  # F.pad copies even if beyond = 0
         output_NAD = torch.cat(parts).index_select(0, order.argsort()).view(*chosen_NA.shape, -1)
         mixed_ND: Tensor = (output_NAD * weights_NA.unsqueeze(-1)).sum(1)
         return mixed_ND
 
     def padded(self, x_ND: Tensor, expert_N: Tensor, order_N: Tensor, limit: int, inputs: Inputs) -> Tensor:
-        """Compute what `_mixed` computes for N assignments of a position to an expert, without a transfer from the GPU.
+        """Compute the experts' outputs for N pairs of a position and an expert, without a transfer from the GPU.
 
-        Every expert gets `limit` rows. If it has fewer positions, the rest are rows of other experts, and their outputs
-        are not read. order_N: the assignments sorted by expert.
+        Every expert computes `limit` rows. If it has fewer positions, its last rows belong to other experts, and these
+        outputs are not used. Rows beyond the limit of an expert are zero. order_N: indices that sort the pairs by
+        expert.
         """
         before_E = (expert_N.unsqueeze(1) < torch.arange(len(self.experts), device=x_ND.device)).sum(0)
-        place_N = order_N.argsort() - before_E.index_select(0, expert_N)  # within its expert
+        place_N = order_N.argsort() - before_E.index_select(0, expert_N)  # place of each pair within its expert
         row_EC = before_E.unsqueeze(1) + torch.arange(limit, device=x_ND.device)
         taken_ND = x_ND.index_select(0, order_N.index_select(0, row_EC.clamp(max=len(order_N) - 1).flatten()))
         parts = [expert(part, inputs) for expert, part in zip(self.experts, torch.split(taken_ND, limit), strict=True)]
@@ -113,14 +118,14 @@ class Experts(Sublayer):
         return found_ND * (place_N < limit).unsqueeze(1)
 
     def _limit(self, assignments: int) -> int:
-        """Return how many positions an expert computes at most."""
+        """Return the largest number of positions that an expert computes."""
         if self.options.capacity is None or not self.training:
             return assignments
         return math.ceil(self.options.capacity * assignments / len(self.experts))
 
 
 def _variation(sums_E: Tensor) -> Tensor:
-    """Return the squared coefficient of variation, 0 for one expert."""
+    """Return the squared coefficient of variation. It is 0 for a single expert."""
     return sums_E.var(correction=0) / (sums_E.mean() ** 2 + 1e-10)
 
 
@@ -129,7 +134,7 @@ def _load(clean_NE: Tensor, noisy_NE: Tensor, scale_NE: Tensor, best: Tensor) ->
 
     best: the largest A + 1 noisy scores of each position.
     """
-    last, next_one = best[:, -2:-1], best[:, -1:]  # the A-th largest and the one after it
-    threshold_NE = torch.where(noisy_NE >= last, next_one, last)  # the A-th largest of the others
+    last, next_one = best[:, -2:-1], best[:, -1:]  # the A-th and the (A + 1)-th largest score
+    threshold_NE = torch.where(noisy_NE >= last, next_one, last)  # the A-th largest score of the other experts
     load_E: Tensor = torch.special.ndtr((clean_NE - threshold_NE) / scale_NE).sum(0)
     return load_E

@@ -10,20 +10,20 @@ from model.settings import ModelSettings, Side
 
 
 class ExpertsSpec(FeedForwardSpec):
-    """Several feed-forward networks in place of one, of which each position uses a few."""
+    """Several feed-forward networks instead of one. Each position uses only some of them."""
 
     computation: ClassVar[str] = "model.layers.position_wise.experts:Experts"
-    compiles: ClassVar[bool] = False  # how many positions an expert gets depends on the data
+    compiles: ClassVar[bool] = False  # the number of positions per expert depends on the data
 
     count: int = Field(4, ge=1)
-    active: int = Field(1, ge=1)  # experts that each position uses
+    active: int = Field(1, ge=1)  # number of experts that each position uses
     gate: Literal["softmax", "noisy_top_k"] = "softmax"
-    importance: float = Field(0.0, ge=0)  # weight of the loss of unequal sums of gates
-    load: float = Field(0.0, ge=0)  # weight of the loss of unequal numbers of positions
-    capacity: float | None = Field(None, gt=0)  # of an expert in training, in equal shares; no limit if unset
+    importance: float = Field(0.0, ge=0)  # weight of the loss for unequal sums of gates
+    load: float = Field(0.0, ge=0)  # weight of the loss for unequal numbers of positions
+    capacity: float | None = Field(None, gt=0)  # positions per expert in training, as a multiple of an equal share
 
     def check(self, config: ModelSettings, side: Side) -> None:
-        """Raise ValueError for more active experts than there are, and for a load loss without noise."""
+        """Raise ValueError for active > count, and for a load loss without noise or without idle experts."""
         super().check(config, side)
         if self.active > self.count:
             raise ValueError(f"active={self.active} of count={self.count} experts: active may be at most count")
@@ -34,12 +34,15 @@ class ExpertsSpec(FeedForwardSpec):
             )
 
     def cost(self, config: ModelSettings, length: Length, memory: Length, side: Side) -> Cost:
-        """Return `active` times one network, and T·D·count products of the router (twice that with noise)."""
+        """Return the cost: `active` feed-forward networks, and T·D·count multiplications of the router.
+
+        With noise the router takes twice as many.
+        """
         one = super().cost(config, length, memory, side)
         router = config.d_model * self.count
         if self.gate == "noisy_top_k":
             router *= 2
-        # Of each position and expert: the network's input, what it keeps, its output; and the router's weights.
+        # Stored: input, stored values and output of each active network; the router's gates for each position.
         kept = self.active * (one.kept + length * 2 * config.d_model) + length * self.count
         return Cost(
             params=self.count * one.params + router,

@@ -15,7 +15,7 @@ from model.settings import ModelSettings
 class FeedForward(Sublayer):
     """FFN(x) = max(0, x W_1 + b_1) W_2 + b_2 (equation 2), the same at each position.
 
-    activations.py has the activations besides ReLU: `PLAIN`, and `GATED`, which multiply by x V + c before W_2.
+    activations.py has the other activations. Those in `GATED` multiply by x V + c before W_2.
     """
 
     def __init__(self, config: ModelSettings, options: Spec) -> None:
@@ -27,11 +27,11 @@ class FeedForward(Sublayer):
         self.dropout = Dropout(config.activation_dropout)
 
     def forward(self, x_BTD: Tensor, inputs: Inputs) -> Tensor:
-        """(B, T, D) → (B, T, D)."""
+        """Compute whole sequences: (B, T, D) → (B, T, D)."""
         return self._apply_to(x_BTD)
 
     def step(self, x_RD: Tensor, state: State, now: StepContext) -> Tensor:
-        """(R, D) → (R, D)."""
+        """Compute one position: (R, D) → (R, D)."""
         return self._apply_to(x_RD)
 
     def _apply_to(self, x_D: Tensor) -> Tensor:

@@ -8,18 +8,18 @@ from model.settings import ModelSettings
 
 
 class Projection(Sublayer):
-    """x W + b: (…, D) → (…, D'), the width of the layers after it."""
+    """x W + b: (…, D) → (…, D'). D' is the width of the layers after the projection."""
 
     def __init__(self, config: ModelSettings, options: ProjectionSpec) -> None:
         super().__init__()
         self.linear = nn.Linear(options.other_width, options.width, bias=config.bias)
 
     def forward(self, x_BTD: Tensor, inputs: Inputs) -> Tensor:
-        """(B, T, D) → (B, T, D')."""
+        """Compute whole sequences: (B, T, D) → (B, T, D')."""
         output: Tensor = self.linear(x_BTD)
         return output
 
     def step(self, x_RD: Tensor, state: State, now: StepContext) -> Tensor:
-        """(R, D) → (R, D')."""
+        """Compute one position: (R, D) → (R, D')."""
         output: Tensor = self.linear(x_RD)
         return output

@@ -9,7 +9,10 @@ from model.settings import ModelSettings, Side
 
 
 class ProjectionSpec(Spec):
-    """A matrix to another width, which the layers after it have; nothing surrounds it."""
+    """A matrix that changes the width for the layers after it.
+
+    It has no dropout, norm or residual connection.
+    """
 
     computation: ClassVar[str] = "model.layers.position_wise.projection:Projection"
     reads: ClassVar[tuple[str, ...]] = ("bias",)
@@ -18,11 +21,11 @@ class ProjectionSpec(Spec):
     width: int = Field(ge=1)
 
     def implied(self) -> dict[str, Any]:
-        """Return the new width, and that nothing surrounds the sub-layer."""
+        """Return the new width, and the values that disable dropout, norm and residual connection."""
         return {"d_model": self.width, "dropout": 0.0, "norm": "none", "residual": False}
 
     def cost(self, config: ModelSettings, length: Length, memory: Length, side: Side) -> Cost:
-        """Return the cost: T·D·width products."""
+        """Return the cost: T·D·width multiplications."""
         weights = (self.other_width or config.d_model) * self.width
         biases = self.width if config.bias else 0
         return Cost(weights + biases, 2 * length * weights, length * self.other_width)

@@ -1,11 +1,11 @@
-"""An LSTM with attention whose result is part of its next input (input feeding).
+"""An LSTM with attention and input feeding: the result of the attention is also an input of the next step.
 
-Luong et al. 2015 (arXiv 1508.04025), sections 3.1 and 3.3: with the state h_t, the scores of h_t and m_s, their
-softmax a_t and the context c_t = Σ a_t(s) m_s,
+The source is Luong et al. 2015 (arXiv 1508.04025), sections 3.1 and 3.3. a_t is the softmax of the scores of the state
+h_t with the memories m_s, and the context is c_t = Σ a_t(s) m_s. The output, which is also an input at t + 1, is
 
-    h̃_t = tanh(W_c [c_t; h_t])        (equation 5), which is the output, and a part of the input at t + 1
+    h̃_t = tanh(W_c [c_t; h_t])        (equation 5)
 
-There the lowest LSTM of the stack gets h̃, and the highest one attends; here both are one.
+In the paper, the lowest LSTM of the stack reads h̃ and the highest one attends. Here one LSTM does both.
 
 Shapes: B sentences, T positions, M memory positions, Q states, K beams, R = B·K rows of a search, D d_model, G = 4·D.
 """
@@ -20,7 +20,12 @@ from model.settings import ModelSettings
 
 
 class AttentionalLSTM(Sublayer):
-    """Scores: "dot" h·m, "bilinear" h W m ("general"), "additive" v·tanh(W_a [h; m]) ("concat")."""
+    """The LSTM with attention. Scores, by `compatibility` (in brackets the names of the paper):
+
+    - "dot": h·m
+    - "bilinear" ("general"): h W m
+    - "additive" ("concat"): v·tanh(W_a [h; m])
+    """
 
     attends_to = "source"
 
@@ -28,7 +33,7 @@ class AttentionalLSTM(Sublayer):
         super().__init__()
         width = config.d_model
         self.input = nn.Linear(width, 4 * width, bias=config.bias)
-        self.recurrent = nn.Linear(2 * width, 4 * width, bias=False)  # of h̃ and h
+        self.recurrent = nn.Linear(2 * width, 4 * width, bias=False)  # reads h̃ and h
         self.output = nn.Linear(2 * width, width, bias=False)
         self.compare = COMPATIBILITY[config.compatibility](config.model_copy(update={"num_heads": 1, "d_k": width}))
         additive = config.compatibility == "additive"
@@ -36,13 +41,13 @@ class AttentionalLSTM(Sublayer):
         self.key = nn.Linear(width, width, bias=False) if additive else nn.Identity()
 
     def initialise(self) -> None:
-        """Draw the LSTM's weights and biases U(±1/√D), as torch does; the other weights are Glorot-uniform."""
+        """Draw the LSTM's weights and biases from U(±1/√D), as torch does. The other weights are Glorot-uniform."""
         for parameter in (*self.input.parameters(), *self.recurrent.parameters()):
             nn.init.uniform_(parameter, -(self.input.in_features**-0.5), self.input.in_features**-0.5)
         self.compare.initialise()
 
     def forward(self, x_BTD: Tensor, inputs: Inputs) -> Tensor:
-        """(B, T, D) → (B, T, D)."""
+        """Compute whole sequences: (B, T, D) → (B, T, D)."""
         return self._run(x_BTD, inputs)[0]
 
     def weights(self, x_BTD: Tensor, inputs: Inputs) -> Tensor:
@@ -65,14 +70,14 @@ class AttentionalLSTM(Sublayer):
         return torch.cat(outputs, 1), torch.cat(weights, 1).unsqueeze(1)
 
     def start(self, inputs: Inputs, shape: CacheShape) -> State:
-        """Return memory and keys of each sentence; h̃, h and c of each beam."""
+        """Return the memory and the keys of each sentence, and zeros for h̃, h and c of each beam."""
         memory_BMD = inputs.memory_BMD
         assert memory_BMD is not None
         zeros = memory_BMD.new_zeros(shape.sentences, shape.beam_size, memory_BMD.shape[-1])
         return State(memory=memory_BMD, keys=self.key(memory_BMD), output=zeros, h=zeros, c=zeros)
 
     def step(self, x_RD: Tensor, state: State, now: StepContext) -> Tensor:
-        """(R, D) → (R, D)."""
+        """Compute one position: (R, D) → (R, D)."""
         past = tuple(state.of_parents(name, now) for name in ("output", "h", "c"))
         h_RD, c_RD = self._cell(self.input(x_RD), past)
         h_BKD, c_BKD = (x.view(-1, now.beam_size, x.shape[-1]) for x in (h_RD, c_RD))
@@ -83,10 +88,13 @@ class AttentionalLSTM(Sublayer):
         return found_BKD.flatten(0, 1)
 
     def _cell(self, gates_BG: Tensor, past: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
-        """Return h and c, each (B, D). gates_BG: the product with the input; past: h̃, h, c of the step before."""
+        """Return h and c, each (B, D).
+
+        gates_BG: the product of the gates' matrix with the input; past: h̃, h, c of the previous step.
+        """
         fed_BD, h_BD, c_BD = past
         gates_BG = gates_BG + self.recurrent(torch.cat([fed_BD, h_BD], -1))
-        # c adds up over all positions, so autocast does not shorten it
+        # c stays in fp32 under autocast, because it accumulates over all positions.
         i, f, g, o = gates_BG.to(torch.promote_types(gates_BG.dtype, torch.float32)).chunk(4, -1)
         c_BD = f.sigmoid() * c_BD + i.sigmoid() * g.tanh()
         return o.sigmoid() * c_BD.tanh(), c_BD

@@ -1,4 +1,4 @@
-"""Options and cost of an LSTM that reads the result of its attention at the step before. No torch."""
+"""Options and cost of an LSTM with attention and input feeding. No torch."""
 
 from typing import ClassVar
 
@@ -17,9 +17,10 @@ class AttentionalLSTMSpec(OneByOneSpec):
     attends: ClassVar[bool] = True
 
     def cost(self, config: ModelSettings, length: Length, memory: Length, side: Side) -> Cost:
-        """Return the cost: for each position 12·D² products of the gates and 2·D² of the output; 2·D for each pair.
+        """Return the cost.
 
-        A bilinear score adds D² for each position, an additive one D² for each position and for each memory.
+        The multiplications per position are 12·D² for the gates and 2·D² for the output. Each pair takes 2·D. A
+        bilinear score adds D² per position; an additive score adds D² per position and per memory.
         """
         width = config.d_model
         square = width**2
@@ -27,7 +28,8 @@ class AttentionalLSTMSpec(OneByOneSpec):
         of_key = square if config.compatibility == "additive" else 0
         weights = 14 * square + of_query + of_key
         products = length * (14 * square + of_query) + memory * of_key + 2 * width * length * memory
-        # of each position: gates, two states, the tanh of one, two inputs of the output, the output; and its weights
+        # Stored for each position: gates, two states, the tanh of one, two inputs of the output, the output, and the
+        # attention weights.
         kept = length * 10 * width + length * memory
         if config.compatibility == "additive":
             weights += width  # the vector v

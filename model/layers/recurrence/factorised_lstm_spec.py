@@ -1,4 +1,4 @@
-"""Options and cost of an LSTM whose gates' matrix has a low rank. No torch."""
+"""Options and cost of an LSTM with a low-rank matrix for its gates. No torch."""
 
 from typing import ClassVar
 
@@ -10,7 +10,7 @@ from model.settings import ModelSettings, Side
 
 
 class FactorisedLSTMSpec(OneByOneSpec):
-    """F-LSTM: [x; h] reaches the gates through `rank` values; half of d_model if unset."""
+    """F-LSTM: [x; h] reaches the gates through `rank` values. The default rank is d_model / 2."""
 
     computation: ClassVar[str] = "model.layers.recurrence.factorised_lstm:FactorisedLSTM"
     reads: ClassVar[tuple[str, ...]] = ("bias",)
@@ -18,13 +18,13 @@ class FactorisedLSTMSpec(OneByOneSpec):
     rank: int | None = Field(None, ge=1)
 
     def rank_of(self, config: ModelSettings) -> int:
-        """Return the rank with these settings."""
+        """Return `rank`, or half of d_model if it is unset."""
         return self.rank or max(1, config.d_model // 2)
 
     def cost(self, config: ModelSettings, length: Length, memory: Length, side: Side) -> Cost:
-        """Return the cost: T·(2·D·r + 4·D·r) products."""
+        """Return the cost: T·(2·D·r + 4·D·r) multiplications."""
         width, rank = config.d_model, self.rank_of(config)
         weights = 6 * width * rank
         biases = 4 * width if config.bias else 0
-        kept = length * (rank + 7 * width)  # of each position: the narrow values, four gates, c, its tanh, h
+        kept = length * (rank + 7 * width)  # stored for each position: `rank` values, four gates, c, tanh(c), h
         return Cost(weights + biases, 2 * length * weights, kept)

@@ -1,4 +1,4 @@
-"""Options and cost of the recurrent sub-layers rnn, gru and lstm, one of the types of layers of Table 1. No torch."""
+"""Options and cost of the recurrent sub-layers rnn, gru and lstm (layer type "Recurrent" of Table 1). No torch."""
 
 import math
 from typing import ClassVar
@@ -10,40 +10,43 @@ from model.settings import ModelSettings, Side
 
 
 class OneByOneSpec(Spec):
-    """A sub-layer that computes one position after the other, from the beginning."""
+    """A sub-layer that computes the positions one by one, from the beginning."""
 
-    # torch's compiler refuses its fused recurrent networks; of a loop over positions it makes as many graphs as lengths
+    # torch.compile does not support torch's fused recurrent networks, and makes one graph per length of a Python loop.
     compiles: ClassVar[bool] = False
 
     def sequential(self, length: int) -> int:
-        """Return one step for each position; both directions are computed at once."""
+        """Return `length`: one step for each position. Two directions are computed in parallel."""
         return length
 
     def operations(self, config: ModelSettings, distance: int, side: Side) -> float:
-        """Return one step for each position from the input to the output."""
+        """Return the number of steps from the input to the output, inf for later inputs."""
         return distance + 1.0 if distance >= 0 else math.inf
 
 
 class RecurrentSpec(OneByOneSpec):
-    """Base of the three recurrent kinds; their sizes differ by the number of gates."""
+    """Base class of the three recurrent kinds, which differ in the number of gates."""
 
     computation: ClassVar[str] = "model.layers.recurrence.recurrent:Recurrent"
     reads: ClassVar[tuple[str, ...]] = ("bias",)
-    cell: ClassVar[str]  # its name in torch
-    gates: ClassVar[int]  # matrices D × D for the input, and as many for the state
-    states: ClassVar[int]  # values of width D that a step keeps for the backward pass
-    units: int | None = None  # width of a state that is wider than its output (lstm)
+    cell: ClassVar[str]  # name of the cell in torch
+    gates: ClassVar[int]  # number of D × D matrices for the input, and of D × D matrices for the state
+    states: ClassVar[int]  # number of values of width D that a step stores for the backward pass
+    units: int | None = None  # width of the state if it is wider than the output (lstm)
 
-    bidirectional: bool = False  # also from the end to the beginning, with weights of its own; the two are added
+    bidirectional: bool = False  # a second network with separate weights reads from the end; the outputs are added
 
-    backward: bool = False  # from the end to the beginning alone
+    backward: bool = False  # the only network reads from the end to the beginning
 
-    gain: float = Field(1.0, gt=0)  # factor of the initial matrices that multiply the state
+    gain: float = Field(1.0, gt=0)  # factor on the initial matrices that multiply the state
 
-    columns: bool = False  # two networks, each on one half of the width; the second reads in the other direction
+    columns: bool = False  # two networks, one on each half of the width, which read in opposite directions
 
     def check(self, config: ModelSettings, side: Side) -> None:
-        """Raise ValueError for a decoder that reads its future, two kinds of two directions, and an odd width."""
+        """Raise ValueError for a decoder that reads later positions, for incompatible options, and for an odd width.
+
+        The width must be even only with `columns`. `bidirectional` excludes `backward` and `columns`.
+        """
         for name in ("bidirectional", "backward", "columns"):
             if getattr(self, name) and side == "decoder":
                 raise ValueError(
@@ -56,16 +59,17 @@ class RecurrentSpec(OneByOneSpec):
             raise ValueError(f"columns=true divides the width {config.d_model} in two: take an even one")
 
     def operations(self, config: ModelSettings, distance: int, side: Side) -> float:
-        """Return one step for each position from the input to the output."""
+        """Return the number of steps from the input to the output, inf if no direction connects them."""
         both = self.bidirectional or self.columns
         reads_it = both or (distance <= 0 if self.backward else distance >= 0)
         return abs(distance) + 1.0 if reads_it else math.inf
 
     def cost(self, config: ModelSettings, length: Length, memory: Length, side: Side) -> Cost:
-        """Return the cost: T·2·gates·D² products in each direction, and two vectors of biases for each gate.
+        """Return the cost: T·2·gates·D² multiplications in each direction.
 
-        torch and cuDNN have two vectors of biases. With columns there are half as many products: those of two networks
-        of width D / 2. An LSTM with U `units` has T·9·D·U products in each direction.
+        Each gate has two bias vectors, as in torch and cuDNN. With `columns` there are two networks of width D / 2,
+        which together take half as many multiplications as one network of width D. An LSTM with U `units` takes T·9·D·U
+        in each direction.
         """
         networks = 2 if self.bidirectional or self.columns else 1
         width = config.d_model // 2 if self.columns else config.d_model
@@ -74,11 +78,11 @@ class RecurrentSpec(OneByOneSpec):
         kept = self.states * units
         if self.units:
             matrices += units * width
-            kept += width  # the output, besides U values of each state
+            kept += width  # the projected output is stored in addition to the states
         matrices *= networks
         kept *= networks
         if self.bidirectional or self.backward or self.columns:
-            kept += config.d_model  # a copy of the input, in the other direction
+            kept += config.d_model  # a reversed copy of the input
         biases = networks * 2 * self.gates * units if config.bias else 0
         return Cost(matrices + biases, 2 * length * matrices, kept * length)
 
@@ -96,7 +100,7 @@ class GRUSpec(RecurrentSpec):
 
     cell: ClassVar[str] = "GRU"
     gates: ClassVar[int] = 3
-    states: ClassVar[int] = 5  # the reset and update gates, the candidate and its term of the state, h
+    states: ClassVar[int] = 5  # reset gate, update gate, candidate, the candidate's product with the state, h
 
 
 class LSTMSpec(RecurrentSpec):
@@ -109,7 +113,7 @@ class LSTMSpec(RecurrentSpec):
     units: int | None = Field(None, ge=1)
 
     def check(self, config: ModelSettings, side: Side) -> None:
-        """Raise ValueError also for a state that is not wider than its output."""
+        """Raise ValueError for incompatible options, and for a state that is not wider than the output."""
         super().check(config, side)
         if self.units is not None and self.units <= config.d_model // (2 if self.columns else 1):
             raise ValueError(f"units={self.units} are projected to the layer's width, which must be smaller")
