@@ -452,11 +452,11 @@ def mcp(
         return types.ReadResourceResult(contents=[page])
 
     async def serve() -> None:
-        told = (HERE / "agents.md").read_text(encoding="utf-8")
+        instructions = (HERE / "agents.md").read_text(encoding="utf-8")
         server = Server(
             "ablations",
             version=version("transformer-ablations"),
-            instructions=told,
+            instructions=instructions,
             on_list_tools=tools,
             on_call_tool=call,
             on_list_resources=resources,

@@ -42,7 +42,7 @@ class Checked(NamedTuple):
     """Result of the successful check of a bundle."""
 
     runs: str  # number of checked runs, as text
-    word: str  # first line of the printed table: the recomputed numbers and the sender's numbers
+    provenance: str  # first line of the printed table: the recomputed numbers and the sender's numbers
 
 
 _Proofs = dict[tuple[str, str], dict[str, bool]]  # (metric, set) → row → True if all its values follow from counts
@@ -85,10 +85,10 @@ def check(plan: Plan, columns: Sequence[Column], store: Store, names_can_be_chec
     found = f"{number(len(plan.trainings), 'run')} as planned"
     if not names:
         found += ", by settings only (their names depend on parts that were left out)"
-    return Checked(found, _word(proofs, counted))
+    return Checked(found, _provenance(proofs, counted))
 
 
-def _word(proofs: _Proofs, counted: bool) -> str:
+def _provenance(proofs: _Proofs, counted: bool) -> str:
     """Return text such as "From a bundle. Recomputed: bleu (dev, test), parameters. The sender's numbers: times …".
 
     The text contains the names of metrics, not the headings of columns, because the sender may have written these.
@@ -100,11 +100,11 @@ def _word(proofs: _Proofs, counted: bool) -> str:
             if those:
                 of = "" if len(those) == len(rows) else f" of {', '.join(those)}"
                 found.setdefault((_quoted(metric), of), []).append(_quoted(set_))
-    again, word = ([f"{m} ({', '.join(sets)}){of}" for (m, of), sets in parts[p].items()] for p in (True, False))
-    if not again and not counted:
+    checked, unchecked = ([f"{m} ({', '.join(sets)}){of}" for (m, of), sets in parts[p].items()] for p in (True, False))
+    if not checked and not counted:
         return f"{FROM_BUNDLE} 0 cells recomputed: all numbers are the sender's."
-    (again if counted else word).append("parameters")
-    return f"{FROM_BUNDLE} Recomputed: {', '.join(again)}. The sender's numbers: {', '.join([*word, *_ALWAYS])}."
+    (checked if counted else unchecked).append("parameters")
+    return f"{FROM_BUNDLE} Recomputed: {', '.join(checked)}. The sender's numbers: {', '.join([*unchecked, *_ALWAYS])}."
 
 
 def _quoted(name: str) -> str:

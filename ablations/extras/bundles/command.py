@@ -72,14 +72,14 @@ def open_bundle(path: Path, say: Say) -> SelectedTable:
     folder = Path(tempfile.mkdtemp(prefix="ablations-bundle-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     bundle = read_bundle(path, folder)
-    say(f"{path}: {bundle.checked.runs}. {bundle.checked.word}")
+    say(f"{path}: {bundle.checked.runs}. {bundle.checked.provenance}")
     return SelectedTable(
         study=bundle.plan.study,
         store=bundle.store,
         replan=lambda: bundle.plan,
         columns=bundle.columns,
         asked=bundle.asked,
-        bundle=bundle.checked.word,
+        bundle=bundle.checked.provenance,
     )
 
 

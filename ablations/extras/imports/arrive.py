@@ -190,12 +190,12 @@ def arrive(
     return arrived
 
 
-def _sorted(run: ExternalRun, told: bool, found: Mapping[str, SetAndMetric], only: Sequence[str]) -> ExternalRun:
+def _sorted(run: ExternalRun, declared: bool, found: Mapping[str, SetAndMetric], only: Sequence[str]) -> ExternalRun:
     """Return the run with its columns separated into scores and settings.
 
-    told: True if the source declares which columns are metrics.
+    declared: True if the source declares which columns are metrics.
     """
-    columns, scores = run.metrics if told else run.settings, dict[str, float]()
+    columns, scores = run.metrics if declared else run.settings, dict[str, float]()
     for name in columns.keys() & found.keys():
         score = as_number(columns[name])
         if score is not None:
@@ -203,7 +203,7 @@ def _sorted(run: ExternalRun, told: bool, found: Mapping[str, SetAndMetric], onl
         elif not is_gap(columns[name]):
             given = columns[name]
             raise UserError(f"{run.at(name)}: {name} = {given!r} is not a number{why_not(given)}.")
-    settings = {name: v for name, v in run.settings.items() if name in only and (told or name not in found)}
+    settings = {name: v for name, v in run.settings.items() if name in only and (declared or name not in found)}
     return replace(run, metrics=scores, settings=settings)
 
 

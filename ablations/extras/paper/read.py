@@ -30,7 +30,7 @@ _TEX_COMMENT = re.compile(r"(?<!\\)(?:\\\\)*(%+(.*))$", re.MULTILINE)
 _LINE_COMMENT = re.compile(r"^[ \t]*(%+(.*))$", re.MULTILINE)  # in files other than LaTeX, a comment is a whole line
 _HTML_COMMENT = re.compile(r"(<!--(.*?)-->)", re.DOTALL)
 _TYPST_COMMENT = re.compile(r"(?<!:)(//(.*))$", re.MULTILINE)
-_SAID = re.compile(r"(table|[Cc]laim|CLAIM) ?: ?(.*)")
+_DIRECTIVE = re.compile(r"(table|[Cc]laim|CLAIM) ?: ?(.*)")
 _INCLUDED = re.compile(
     r"\\(?:input|include|subfile|subfileinclude|InputIfFileExists)\s*\{(?P<name>[^{}]*)\}"
     r"|\\input[ \t]+(?P<word>[^\s{}\\%]+)"
@@ -150,25 +150,25 @@ def _read(paper: Paper, file: Path, text: str, opened: tuple[Path, ...], numbers
 def _take(paper: Paper, file: Path, line: int, comment: str) -> None:
     """Add the table or claim in a comment to the paper, or a warning if the comment only resembles a claim."""
     words = " ".join(comment.split())
-    said = _SAID.fullmatch(words)
-    if said is None or (said[1] not in ("table", "claim") and not _is_claim(said[2])):
+    found = _DIRECTIVE.fullmatch(words)
+    if found is None or (found[1] not in ("table", "claim") and not _is_claim(found[2])):
         if _looks_like_a_claim(words):
             paper.unread_claims.append(
                 f'{paper.where(file, line)}: the comment "{words[:200]}" was not read as a claim. If it is one, write '
                 "claim: and the sentence."
             )
-    elif said[1] == "table":
+    elif found[1] == "table":
         try:
-            paper.tables.append(PaperTable(tuple(shlex.split(said[2])), file))
+            paper.tables.append(PaperTable(tuple(shlex.split(found[2])), file))
         except ValueError as error:
-            raise UserError(f"{paper.where(file, line)}: table: {said[2]}: {error}. Close the quotes.") from None
+            raise UserError(f"{paper.where(file, line)}: table: {found[2]}: {error}. Close the quotes.") from None
     elif not paper.tables:
         raise UserError(
-            f'{paper.where(file, line)}: the claim "{said[2]}" has no table. Name the table above it: % table: STUDY …'
+            f'{paper.where(file, line)}: the claim "{found[2]}" has no table. Name the table above it: % table: STUDY …'
         )
     else:
         last = paper.tables[-1]
-        paper.tables[-1] = replace(last, claims=(*last.claims, PaperClaim(said[2], file, line)))
+        paper.tables[-1] = replace(last, claims=(*last.claims, PaperClaim(found[2], file, line)))
 
 
 def _looks_like_a_claim(words: str) -> bool:
