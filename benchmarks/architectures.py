@@ -1,13 +1,13 @@
-"""Sub-layers other than the Transformer's: training against plain torch, a search's steps against whole prefixes.
+"""Speed of sub-layers other than the Transformer's: training against plain torch, search steps against whole prefixes.
 
     python -m benchmarks.architectures [--quick] [--clock wall|cpu] [--threads N] [--json] [--out FILE]
 
-training  a stack of recurrent layers forward, backward and one step of Adam, against torch's module in a loop with the
-          same residual connections, dropout and norms: pieces per second, floor 1.0
-search    30 steps of a beam of 4 by `step`, against one pass over the whole prefix at each step: floor 1.5
+training  Forward pass, backward pass and one Adam step of a stack of recurrent layers, against torch's modules with the
+          same residual connections, dropout and norms. The floor of the ratio is 1.0.
+search    30 steps of a beam of 4 with `step`, against one pass over the whole prefix at each step. The floor is 1.5.
 
-Both sides take turns, and medians count. `--clock cpu` counts the processor time of one thread: for a machine with
-other work. Below a floor the command exits with 1.
+The two sides are timed in turn, and the result is the ratio of their medians. `--clock cpu` measures processor time;
+use it on a machine with other work. The command exits with 1 if a ratio is below its floor.
 """
 
 import argparse
@@ -68,7 +68,7 @@ def main() -> int:
 
 
 class _Plain(nn.Module):
-    """What one writes with torch's own modules."""
+    """The same network written with torch's modules."""
 
     def __init__(self, module: Callable[..., nn.Module], width: int) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ def _ours(name: str, width: int) -> nn.Module:
         d_model=width, positions="none", dropout=DROPOUT, encoder=f"{LAYERS} * {name}", decoder="cross_attention"
     )
     model = build_model(config, VOCABULARY)
-    model.decoder.requires_grad_(False)  # without gradients it costs the optimizer nothing
+    model.decoder.requires_grad_(False)  # the optimizer then skips the decoder
     model.forward = model.encode  # type: ignore[method-assign]
     return model
 
@@ -135,7 +135,7 @@ def _searches(line: str, width: int, sentences: int) -> tuple[Callable[[], None]
 def _by_turns(
     one: Callable[[], None], other: Callable[[], None], rounds: int, clock: Callable[[], float]
 ) -> tuple[float, float]:
-    """Median seconds of each; the first round warms up."""
+    """Return the median seconds of each function. The first round is a warm-up and does not count."""
     times: tuple[list[float], list[float]] = ([], [])
     for number in range(rounds + 1):
         for call, taken in zip((one, other), times, strict=True):

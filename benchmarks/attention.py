@@ -2,9 +2,10 @@
 
     python -m benchmarks.attention [--device cpu] [--threads N] [--lengths 16,32,…] [--json] [--out FILE]
 
-Decides BEST_KERNEL in model/layers/attention/kernels.py for a device. A batch has 4,096 positions, or one
-sentence, as the trainer's micro-batches do. Kernels are timed in turn; the result is the median in milliseconds of one
-call and its backward pass, without attention dropout. With `--dropout` torch's fused kernels may fall back to others.
+The result decides the value of BEST_KERNEL in model/layers/attention/kernels.py for a device. As in training, a batch
+has 4,096 positions, or one longer sentence. Kernels are timed in turn. The result is the median time in milliseconds of
+one call and its backward pass, without attention dropout. With `--dropout`, torch's fused kernels may fall back to
+slower ones.
 """
 
 import argparse
@@ -24,7 +25,7 @@ from experiments.device import Device
 from experiments.device_spec import DeviceSpec
 from model.layers.attention.kernels import attend
 
-# tiny, base, big, two rows of Table 3 (B): heads, d_k, d_v
+# (heads, d_k, d_v) of the sizes tiny, base and big, and of two rows of Table 3 (B)
 HEADS = ((4, 32, 32), (8, 64, 64), (16, 64, 64), (8, 32, 64), (8, 16, 64))
 ROUNDS = 5
 
@@ -61,7 +62,7 @@ def _times(
     count = max(1, options.positions // length)
 
     def heads_of(width: int) -> Tensor:
-        """Strided as after a projection."""
+        """Return random queries, keys or values with the strides that they have after a projection."""
         return torch.randn((count, length, heads, width), **made).transpose(1, 2).requires_grad_()  # type: ignore[call-overload,no-any-return]
 
     q, k, v, gradient = (heads_of(width) for width in (d_k, d_k, d_v, d_v))
@@ -71,7 +72,7 @@ def _times(
         q.grad = k.grad = v.grad = None
 
     found: dict[str, list[float]] = {kernel: [] for kernel in ("plain", "sdpa")}
-    for number in range(ROUNDS + 1):  # the first warms up
+    for number in range(ROUNDS + 1):  # the first round is a warm-up
         for kernel, times in found.items():
             device.synchronize()
             began, calls = time.perf_counter(), 0
@@ -89,8 +90,8 @@ def _options() -> Any:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--lengths", default="8,16,32,64,128,256,512,1024")
-    parser.add_argument("--positions", type=int, default=4096, help="of a batch")
-    parser.add_argument("--round", type=float, default=0.1, metavar="SECONDS", help="of each kernel's turns")
+    parser.add_argument("--positions", type=int, default=4096, help="number of positions in a batch")
+    parser.add_argument("--round", type=float, default=0.1, metavar="SECONDS", help="time of each kernel in a round")
     parser.add_argument("--dropout", type=float, default=0.0)
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--out", type=Path, help="also write the JSON to a file, such as benchmarks/results/….json")

@@ -1,7 +1,7 @@
-"""The common part of benchmarks.training and benchmarks.decoding: sizes, an engine's process, rounds, the report.
+"""Common code of the benchmarks of training and decoding: sizes, an engine's process, rounds, the report.
 
-An engine is a script of benchmarks/engines in an environment of its own, which `python -m benchmarks.setup_peers DIR`
-makes; missing environments are named.
+An engine is a script of benchmarks/engines that runs in a separate environment. `python -m benchmarks.setup_peers DIR`
+creates the environments. The report names the missing ones.
 """
 
 import argparse
@@ -26,7 +26,7 @@ MODELS = {"tiny": TINY, "base": BASE}
 
 
 class Engine:
-    """A script in its environment. It starts at once, reports when it is warm, then does one round per request."""
+    """The process of an engine's script, which reports the end of its warm-up and then does one round per request."""
 
     def __init__(
         self,
@@ -37,10 +37,10 @@ class Engine:
         options: Any,
         more: Mapping[str, str] | None = None,
     ) -> None:
-        """more: environment variables."""
+        """Start the script and send it the job. more: further environment variables."""
         self._process, self._found, self._clock = None, dict[str, Any](), options.clock
         self._rates = list[float]()
-        self.last_log, self.last_cpu_seconds = "", 0.0  # of the last round
+        self.last_log, self.last_cpu_seconds = "", 0.0  # log and processor time of the last round
         python = str(options.peers / environment / "bin" / "python") if environment else sys.executable
         if not Path(python).exists():
             self._found = {"missing": f"python -m benchmarks.setup_peers {options.peers} sets it up"}
@@ -78,7 +78,10 @@ class Engine:
             self._found |= heard
 
     def close(self) -> dict[str, Any]:
-        """The median rate, and the script's other facts; "failed" if fewer than two rounds did any work."""
+        """End the process. Return the median rate and the script's other facts.
+
+        If fewer than two rounds did any work, the result has the key "failed" with the reason.
+        """
         if self._process and self._process.stdin:
             self._process.stdin.close()
             self._process.wait()
@@ -96,7 +99,7 @@ class Engine:
                 self._process.stdin.write(line + "\n")
                 self._process.stdin.flush()
             except BrokenPipeError:
-                pass  # `_hear` prints the reason
+                pass  # `_hear` reports the reason
 
     def _hear(self) -> dict[str, Any]:
         if not self._process or not self._process.stdout:
@@ -112,10 +115,10 @@ class Engine:
 
 
 def interleave(groups: Sequence[Sequence[Engine]], rounds: int) -> None:
-    """Run the groups in turn, repeatedly; engines of one group work at the same time."""
+    """Run `rounds` rounds of the groups in turn. The engines of one group work at the same time."""
     for group in groups:
         for engine in group:
-            engine.wait_until_ready()  # all have been started, so they warm up at the same time
+            engine.wait_until_ready()  # all engines were started before, so they warm up at the same time
     for _ in range(rounds):
         for group in groups:
             for engine in group:
@@ -125,25 +128,25 @@ def interleave(groups: Sequence[Sequence[Engine]], rounds: int) -> None:
 
 
 def parser(description: str | None, quick: str, peers_variable: str) -> argparse.ArgumentParser:
-    """An argument parser with the common options."""
+    """Return an argument parser with the common options."""
     made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("--quick", action="store_true", help=quick)
     made.add_argument("--json", action="store_true", help="print JSON")
     made.add_argument("--out", type=Path, help="also write the JSON to a file, such as benchmarks/results/….json")
     made.add_argument("--peers", type=Path, default=Path(os.environ.get(peers_variable, HERE / "peers")))
     made.add_argument("--sizes", default="tiny,base")
-    # emulated products take many minutes, and say nothing of either side
+    # Without hardware support, bf16 products are emulated: they take many minutes, and the results are meaningless.
     precisions = "fp32,bf16" if has_bf16() else "fp32"
-    made.add_argument("--precisions", default=precisions, help="those that this processor has if unset")
+    made.add_argument("--precisions", default=precisions, help="default: the precisions that this processor supports")
     made.add_argument("--clock", choices=("wall", "cpu"), default="wall")
     made.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    logs = {"type": Path, "help": "where the engines' standard errors go"}
+    logs = {"type": Path, "help": "folder for the standard error output of the engines"}
     made.add_argument("--logs", default=Path(tempfile.mkdtemp(prefix="benchmark-")), **logs)
     return made
 
 
 def conclude(results: list[dict[str, Any]], options: argparse.Namespace) -> int:
-    """Print and write the results. Returns the exit code: 1 if a ratio is below its floor or a case is missing."""
+    """Print and write the results. Return the exit code: 1 if a ratio is below its floor or a case was not measured."""
     ratios = [result["ratio"] / result["floor"] for result in results if result["ratio"]]
     worst = round(min(ratios), 3) if ratios else None
     unmeasured = [f"{result['size']} {result['precision']}" for result in results if not result["ratio"]]

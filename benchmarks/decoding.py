@@ -1,14 +1,14 @@
-"""Speed of decoding against other toolkits: same sizes, sentences, beam and steps, each in its own process.
+"""Speed of decoding against other toolkits: same sizes, sentences, beam and steps, each engine in a separate process.
 
     python -m benchmarks.decoding [--quick] [--json] [--peers DIR] [--only NAMES] [--precisions NAMES]
 
-Every engine decodes the source's length + 10 steps for every sentence, with a beam of 4 and random weights whose EOS
-cannot win. Rounds are interleaved: the engines take turns, and the median counts. Peers run in environments made by
-`python -m benchmarks.setup_peers DIR`; missing ones are named. `--clock cpu`
-counts the process's own processor time, for a machine with other work (use --threads 1).
+Every engine decodes each batch for the length of its longest source + 10 steps, with a beam of 4 and random weights
+with which no output ends early. The engines do their rounds in turn, and the result is the median. Peers run in the
+environments that `python -m benchmarks.setup_peers DIR` creates; the report names the missing ones. `--clock cpu`
+measures the processor time of each process; use it with --threads 1 on a machine with other work.
 
-`ratio` is our speed over that of the fastest peer named by the floor: PyTorch toolkits in fp32, or CTranslate2 in
-fp32. `worst` is the smallest ratio / floor; below 1 the command exits with 1.
+`ratio` is our speed divided by the speed of the fastest peer of the case: PyTorch toolkits in fp32, or CTranslate2 in
+fp32. `worst` is the smallest ratio / floor. The command exits with 1 if it is below 1.
 """
 
 import argparse
@@ -26,8 +26,8 @@ PEERS = {  # name → environment, script, precision
     "joeynmt": ("joeynmt", "joey.py", "fp32"),
     "ctranslate2": ("ct2", "ct2.py", "fp32"),
 }
-SLOW = ("joeynmt",)  # caches no keys and values: base, or a whole set, takes it many minutes
-# size, batch ("set": a whole test set), our precision, the peers to compare with, the floor
+SLOW = ("joeynmt",)  # takes many minutes for base or for a whole set, because it does not cache keys and values
+# (size, batch or "set" for a whole test set, our precision, peers to compare with, floor)
 CASES: tuple[tuple[str, int | str, str, tuple[str, ...], float], ...] = (
     ("tiny", 1, "fp32", PYTORCH, 1.5),
     ("tiny", 32, "fp32", PYTORCH, 1.5),
@@ -72,7 +72,7 @@ def main() -> int:
 
 
 def _measured(size: str, batch: int | str, options: argparse.Namespace) -> dict[str, dict[str, Any]]:
-    """Run all engines on the same work with interleaved rounds; ours in each precision that has a floor."""
+    """Run all engines on the same work with interleaved rounds. Our engine runs in each precision that has a floor."""
     job = _job(size, batch, options)
     precisions = options.precisions.split(",")
     wanted = sorted({case[2] for case in CASES if case[:2] == (size, batch) and case[2] in precisions}, reverse=True)
@@ -102,12 +102,12 @@ def _job(size: str, batch: int | str, options: argparse.Namespace) -> dict[str, 
         count = {"tiny": 1024, "base": 64 if options.quick else 256}[size]  # multi30k's test sets have 1,000
     else:
         count = max(int(batch), 4) if size == "tiny" or not options.quick else max(int(batch), 2)
-    # a single batch has similar lengths, as batches of a sorted test set have
+    # A single batch has similar lengths, like a batch of a sorted test set.
     lengths = [
         min(60, max(5, round(draw.lognormvariate(3.2, 0.5)))) if whole else draw.randint(20, 28) for _ in range(count)
     ]
     at_once = {"tiny": 32, "base": 16}[size] if whole else int(batch)
-    if whole:  # the longest source of the batch: peers stop a batch as a whole, and all engines must do the same work
+    if whole:  # give all sources of a batch the same length, because peers stop all sentences of a batch together
         lengths.sort(reverse=True)
         lengths = [lengths[at - at % at_once] for at in range(count)]
     vocabulary = MODELS[size]["vocab_size"]

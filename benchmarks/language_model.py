@@ -1,13 +1,13 @@
-"""Speed of training a language model against others: the same windows in the same run, each engine in its own process.
+"""Speed of training a language model against other programs, on the same text windows, each in a separate process.
 
     python -m benchmarks.language_model [--quick] [--json] [--peers DIR] [--out FILE] [--clock wall|cpu] [--threads N]
 
-Every engine does the same updates on the same batches of bytes: GPT-2's network (norms before the sub-layers, learned
-positions, GELU, one matrix for embedding and softmax) without dropout, AdamW. Rounds are interleaved, and the median
-counts. Peers: nanoGPT's network and loop, written here from its description (nanoGPT is no package), and Hugging Face's
-GPT-2, in the environment `hf` of `python -m benchmarks.setup_peers DIR`. `two runs` are two of our runs with one thread
-each at the same time, against the fastest peer with all threads. `worst` is the smallest ratio / floor; below 1 the
-command exits with 1.
+Every engine makes the same updates on the same batches of bytes. The network is GPT-2's (norms before the sub-layers,
+learned positions, GELU, one matrix for embedding and softmax) without dropout, and the optimizer is AdamW. The engines
+do their rounds in turn, and the result is the median. One peer is nanoGPT's network and loop, rewritten here from its
+description, because nanoGPT is not a package. The other is Hugging Face's GPT-2, in the environment `hf` that
+`python -m benchmarks.setup_peers DIR` creates. `two runs` compares two simultaneous runs of ours with one thread each
+with the fastest peer with all threads. `worst` is the smallest ratio / floor. If it is below 1, the exit code is 1.
 """
 
 import argparse
@@ -19,10 +19,10 @@ from typing import Any
 from benchmarks.comparison import Engine, conclude, interleave, parser
 from benchmarks.training import compared
 
-PIECES = 260  # bytes and special symbols
+PIECES = 260  # vocabulary size: bytes and special symbols
 SMALL = {"num_layers": 4, "d_model": 128, "d_ff": 512, "num_heads": 4, "d_k": 32, "d_v": 32}
 MIDDLE = {"num_layers": 6, "d_model": 384, "d_ff": 1536, "num_heads": 6, "d_k": 64, "d_v": 64}
-# name, sizes, window, windows of a batch, batches of a round, rounds
+# name → (sizes, pieces per window, windows per batch, batches per round, rounds)
 CASES = {"small": (SMALL, 128, 32, 4, 5), "middle": (MIDDLE, 256, 16, 1, 3)}
 PEERS = {"nanoGPT's loop": ("", "lm_nanogpt.py"), "GPT-2 of transformers": ("hf", "lm_gpt2.py")}
 FLOORS = {"fp32": 1.15, "bf16": 1.3}
@@ -40,7 +40,7 @@ def main() -> int:
 
 
 def _case(name: str, precision: str, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """One result, and one of two runs at the same time."""
+    """Return two results: of one run, and of two simultaneous runs."""
     sizes, window, rows, count, rounds = CASES[name]
     draw = random.Random(1)
     batches = [[[draw.randrange(4, PIECES) for _ in range(window + 1)] for _ in range(rows)] for _ in range(count)]

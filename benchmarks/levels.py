@@ -1,18 +1,18 @@
-"""False stars and power of tests between seeds, in simulated tables with equal and unequal variances.
+"""Rate of false stars and power of tests between seeds, in simulated tables with equal and unequal variances.
 
     python -m benchmarks.levels [--tables N] [--seed N] [--json]
 
-Each table has a base and some rows, all with the same number of seeds; values are normal. Without any effect, a table
-with a star has a false one: no more than 5 % of tables should. The interval of a claim leaves its true difference out
-exactly where the star is false, so that the same share of tables has a false verdict. With an effect of one row, the
-power is the share of tables in which that row has a star. The tests:
+Each table has a base and some rows, all with the same number of seeds and with normal values. If no row has an effect,
+every star is false; no more than 5 % of tables should have one. The interval of a claim excludes the true difference
+exactly if the star is false, so the same share of tables has a false verdict. If one row has an effect, the power is
+the share of tables in which that row has a star. The tests are:
 
     dunnett     Dunnett's test, which assumes equal variances
-    t3          Dunnett's T3, which does not
+    t3          Dunnett's T3, which does not assume equal variances
     welch-holm  Welch's t test with Holm's correction
-    bartlett    T3 where the largest variance is 4 times the smallest and Bartlett's p < .05, else Dunnett's test
-    ratio       T3 where the largest variance is 10 times the smallest, else Dunnett's test
-    both        the larger p of Dunnett's test and T3: what the tables use
+    bartlett    T3 if the largest variance is over 4 times the smallest and Bartlett's p < .05, else Dunnett's test
+    ratio       T3 if the largest variance is over 10 times the smallest, else Dunnett's test
+    both        the larger p of Dunnett's test and T3, as in the program's tables
 """
 
 import argparse
@@ -28,14 +28,18 @@ from reports.results.dunnett import ALPHA
 from reports.results.power import critical_of_t3, table_of
 
 Array = NDArray[np.float64]
-Marks = Mapping[str, NDArray[np.bool_]]  # by test: whether a row of a table has a star, tables × rows
+Marks = Mapping[str, NDArray[np.bool_]]  # test → whether each row of each table has a star, (tables, rows)
 
 SEEDS, ROWS, RATIOS = (3, 5, 10), (1, 2, 4, 7, 19), (3, 6)
-EFFECTS = (2.0, 3.0, 4.0, 6.0)  # of one row, for 3 seeds, in standard deviations of a seed; for n seeds × √(3 / n)
+# Effects of one row with 3 seeds, in standard deviations of a seed. With n seeds they are multiplied by √(3 / n).
+EFFECTS = (2.0, 3.0, 4.0, 6.0)
 
 
 def cases(rows: int) -> Iterator[tuple[str, Array]]:
-    """The standard deviations of base and of each row: equal, one row's or base's larger, or those of half the rows."""
+    """Yield named cases of the standard deviations of base and of each row.
+
+    They are all equal, or larger for one row, for base, or for half the rows.
+    """
     equal = np.ones(rows + 1)
     yield "equal", equal
     for ratio in RATIOS:
@@ -47,14 +51,14 @@ def cases(rows: int) -> Iterator[tuple[str, Array]]:
 
 
 def simulate(chance: np.random.Generator, tables: int, seeds: int, sds: Array, effect: float = 0.0) -> Array:
-    """Return values of tables, tables × (base and rows) × seeds; `effect` is the true difference of the first row."""
+    """Return simulated values, (tables, base and rows, seeds). `effect` is the true difference of the first row."""
     values: Array = chance.normal(size=(tables, len(sds), seeds)) * sds[:, None]
     values[:, 1] += effect
     return values
 
 
 def marked(values: Array) -> Marks:
-    """Return which rows have a star by each test."""
+    """Return which rows have a star, for each test."""
     from scipy.special import stdtr
 
     seeds, rows = values.shape[2], values.shape[1] - 1
@@ -84,7 +88,7 @@ def marked(values: Array) -> Marks:
 
 
 def _bartlett(variances: Array, seeds: int) -> Array:
-    """Bartlett's p for equal variances, of each table."""
+    """Return the p-value of Bartlett's test of equal variances for each table."""
     from scipy.special import chdtrc
 
     samples, freedom = variances.shape[1], seeds - 1
@@ -95,7 +99,7 @@ def _bartlett(variances: Array, seeds: int) -> Array:
 
 
 def measure(tables: int, seed: int) -> dict[str, Any]:
-    """Return the shares of tables with a false star, and of those that mark an effect, in per cent."""
+    """Return the percentages of tables with a false star, and of tables in which a true effect has a star."""
     chance = np.random.default_rng(seed)
     false, power = [], []
     for seeds in SEEDS:
@@ -113,9 +117,9 @@ def measure(tables: int, seed: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Simulate and print, as lines or as JSON."""
+    """Simulate tables and print the results as lines or as JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tables", type=int, default=20_000, help="simulated in each case")
+    parser.add_argument("--tables", type=int, default=20_000, help="number of simulated tables per case")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args()

@@ -1,10 +1,10 @@
-"""Time and peak memory of translating files of 2,000, 20,000 … lines: memory must not grow with the input.
+"""Time and peak memory of translating files of 2,000, 20,000 … lines. The memory must not grow with the input.
 
     python -m benchmarks.long_input [--lines 2000,20000,200000] [--json] [--out FILE]
 
-Each count runs in its own process, through the Translator that `ablations generate` uses, with a small model of
-random weights. `growth_mb` is the peak of the longest input minus that of the shortest, `slowdown` the time per line
-of the longest over that of the shortest: 0 and 1 are best.
+Each file is translated in a separate process with the Translator of `ablations generate` and a small model with random
+weights. `growth_mb` is the peak memory for the longest input minus that for the shortest; the best value is 0.
+`slowdown` is the time per line of the longest input divided by that of the shortest; the best value is 1.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from typing import Any
 from benchmarks.machine import keep_report, machine
 from benchmarks.measured import exit_code, positive
 
-SEEN = 2000  # different lines, repeated
+SEEN = 2000  # number of different lines; longer inputs repeat them
 
 
 def main() -> int:
@@ -32,7 +32,7 @@ def main() -> int:
         print(json.dumps(_measure(options.one)))
         return 0
     runs = [_in_a_process(int(count)) for count in options.lines.split(",")]
-    for run in runs:  # random weights may end every output at once
+    for run in runs:  # with random weights, all outputs may be empty
         positive(f"{run['lines']} lines", seconds=run["seconds"], characters=run["characters"])
     first, last = runs[0], runs[-1]
     positive("growth", lines_more=last["lines"] - first["lines"])
@@ -81,7 +81,7 @@ def _measure(count: int) -> dict[str, Any]:
     model = build_model(ModelConfig(num_layers=1, d_model=16, d_ff=32, num_heads=2, d_k=8, d_v=8), 500).eval()
     device = Device.open(DeviceSpec("cpu", 1), "fp32")
     translator = Translator(model, (tokenizer, tokenizer), device, SearchSettings(2, 0.6, 0))
-    # first the largest window of any input, so that its memory does not count as growth
+    # Translate the largest window of any input first, so that its memory does not count as growth.
     list(translator.stream(_repeated(lines, sum(WINDOWS))))
     began, characters = time.perf_counter(), 0
     for found in translator.stream(_repeated(lines, count)):
@@ -100,7 +100,7 @@ def _repeated(lines: list[str], count: int) -> Iterator[str]:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--lines", default="2000,20000,200000", help="counts, the shortest first")
+    parser.add_argument("--lines", default="2000,20000,200000", help="numbers of lines, the smallest first")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--out", type=Path, help="also write the JSON to a file")
     parser.add_argument("--one", type=int, help=argparse.SUPPRESS)

@@ -1,4 +1,4 @@
-"""Facts of the machine and of the source for the reader of a measurement."""
+"""Facts about the machine and the source code that every report of a benchmark contains."""
 
 import contextlib
 import json
@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-COMMIT = "BENCHMARK_COMMIT"  # environment variable: the commit of a copy of the source without git's folder
+COMMIT = "BENCHMARK_COMMIT"  # environment variable with the commit, for a copy of the source without a .git folder
 
 
 def machine() -> dict[str, Any]:
-    """Processor, cores, load, cards with their driver, versions, commit of the source."""
+    """Return the processor, cores, load, GPUs with their driver, versions, and the commit of the source."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
@@ -32,25 +32,28 @@ def machine() -> dict[str, Any]:
 
 
 def cards() -> list[str]:
-    """Name, driver and memory of every GPU, as nvidia-smi prints them; [] without one."""
+    """Return name, driver and memory of every GPU as nvidia-smi prints them, or [] if there is no GPU."""
     return _output("nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader").splitlines()
 
 
 def commit() -> str:
-    """The commit of the source, with "-dirty" if files are changed. Without git's folder: BENCHMARK_COMMIT's value."""
+    """Return the commit of the source, with "-dirty" if files were changed.
+
+    Without a .git folder, return the value of the environment variable BENCHMARK_COMMIT, or "unknown".
+    """
     found = _output("git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*").strip()
     return found or os.environ.get(COMMIT, "unknown")
 
 
 def _output(*command: str) -> str:
-    """What a program prints; "" if it is missing or fails."""
+    """Return the output of a program, or "" if the program is missing or fails."""
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=20).stdout
     return ""
 
 
 def keep_report(report: dict[str, Any], out: Path | None) -> None:
-    """Write the result to `--out`, if given: whole or not at all, since a benchmark may be killed at any time."""
+    """Write the report to `out` atomically, if it is given, because a benchmark may be killed at any time."""
     if out:
         out.parent.mkdir(parents=True, exist_ok=True)
         aside = out.with_name(f".{out.name}.partial")
@@ -59,7 +62,7 @@ def keep_report(report: dict[str, Any], out: Path | None) -> None:
 
 
 def read_report(out: Path, empty: dict[str, Any]) -> dict[str, Any]:
-    """Return the report of an earlier call, to which this one adds; `empty` if there is none."""
+    """Return the report of an earlier call, to which the caller adds results, or `empty` if there is none."""
     if not out.exists():
         return empty
     found: dict[str, Any] = json.loads(out.read_text(encoding="utf-8"))

@@ -1,18 +1,18 @@
-"""Checks that a benchmark has measured something; a time for no work is an error, not a result."""
+"""Checks that a benchmark has measured something. A time without work is an error, not a result."""
 
 import math
 import statistics
 from collections.abc import Callable, Sequence
 
-LEAST = 2  # repetitions
+LEAST = 2  # minimum number of repetitions
 
 
 class NothingMeasuredError(Exception):
-    """A benchmark has no result: no tokens, no pieces, a number that is not finite, or a single repetition."""
+    """Raised if a benchmark has no result: no tokens, no pieces, a number that is not finite, too few repetitions."""
 
 
 def positive(what: str, **numbers: float) -> None:
-    """Raise NothingMeasuredError unless every number is finite and above zero. what: names the measurement."""
+    """Raise NothingMeasuredError unless every number is finite and positive. what: name of the measurement."""
     for name, number in numbers.items():
         if not (math.isfinite(number) and number > 0):
             raise NothingMeasuredError(f"{what}: {name} is {number}, so nothing was measured")
@@ -28,7 +28,7 @@ def median(what: str, repetitions: Sequence[float], least: int = LEAST) -> float
 
 
 def exit_code(main: Callable[[], int]) -> int:
-    """Run a benchmark. Returns its exit code, or 1 after its last line says that nothing was measured."""
+    """Run a benchmark and return its exit code. If nothing was measured, print the reason and return 1."""
     try:
         return main()
     except NothingMeasuredError as error:

@@ -1,15 +1,18 @@
-"""Whether resident memory is flat and as predicted, over many training steps and while a large corpus is prepared.
+"""Check that memory is constant and as predicted over many training steps and while a large corpus is prepared.
 
     python -m benchmarks.memory steps [--steps 20000] [--json]
     python -m benchmarks.memory shapes [--model multi30k] [--steps 1500] [--threads 2] [--precision auto] [--json]
     python -m benchmarks.memory encode [--pairs 5000000] [--steps 1000] [--json]
 
-`steps` trains a model of width 16 with the trainer and its batches, and saves checkpoints. `shapes` trains on pairs as
-long as multi30k's, so that hardly two batches have the same shape, and compares the memory with the prediction of
-`plan`; it must be flat from step 500 on. `encode` writes a corpus of short generated pairs, prepares it as a run does,
-and reports pairs per second and busy cores while encoding; then it trains on it and measures the process's own memory
-(the system can take back pages of the mapped corpus). Flat: after the first tenth, no sample is more than 5 % from the
-median. Exit code 1 if memory is not flat.
+`steps` trains a model of width 16 with the trainer, its batches and its checkpoints.
+`shapes` trains on pairs with the lengths of multi30k, so that almost every batch has a new shape. It compares the
+memory with the prediction of `plan`. The memory must be flat from step 500 on.
+`encode` writes a corpus of short generated pairs and prepares it as a run does. It reports pairs per second and busy
+cores while encoding. Then it trains on the corpus and measures the process's anonymous memory, without the pages of the
+mapped corpus, which the system can reclaim.
+
+Memory is flat if, after the first tenth, no sample differs from the median by more than 5 %. Otherwise the exit code
+is 1.
 """
 
 import argparse
@@ -47,13 +50,13 @@ from model.config import ModelConfig
 
 TOLERANCE = 0.05
 VOCABULARY, WORDS = 1000, 4000
-FEWEST_SAMPLES = 10  # after settling; fewer would call any memory flat
-SETTLED = 500  # steps after which the cache of kernels is full
+FEWEST_SAMPLES = 10  # minimum number of samples after settling; with fewer, any memory would count as flat
+SETTLED = 500  # number of steps after which the cache of kernels is full
 
 
 @dataclass(frozen=True)
 class Case:
-    """A model, and the settings of a run on which its memory depends."""
+    """A model, and the settings that determine the memory of a run."""
 
     model: ModelConfig
     vocabulary: int = VOCABULARY
@@ -81,7 +84,7 @@ CASES = {
 
 
 class _Samples:
-    """Samples of resident memory (or of the process's `own` part), time and processor time."""
+    """Samples of resident memory (with `own`, of anonymous memory), time and processor time."""
 
     def __init__(self, own: bool = False) -> None:
         self._field = "RssAnon:" if own else "VmRSS:"
@@ -94,7 +97,7 @@ class _Samples:
         self._clocks.append((time.perf_counter(), time.process_time()))
 
     def facts(self, done: int, what: str, settling: float = 0.1) -> dict[str, Any]:
-        """`settling`: the share of the samples, from the first, in which memory may grow."""
+        """Return the summary of all samples. settling: share of the samples at the start in which memory may grow."""
         later = self.memory_mb[int(len(self.memory_mb) * settling) :]
         if len(later) < FEWEST_SAMPLES:
             raise NothingMeasuredError(f"{len(later)} of at least {FEWEST_SAMPLES} samples of memory: take more {what}")
@@ -113,7 +116,7 @@ class _Samples:
 def train_steps(
     steps: int, folder: Path, pairs: Sides, case: Case, own: bool = False, settling: float = 0.1
 ) -> dict[str, Any]:
-    """Train many steps on encoded pairs, as a run does."""
+    """Train `steps` steps on encoded pairs as a run does, and return the summary of the memory samples."""
     from experiments.device import Device, seed_everything
     from experiments.tasks.train_network import Batches
     from experiments.training.state import Training
@@ -142,7 +145,7 @@ def train_steps(
 
 
 def shapes(case: Case, steps: int, folder: Path) -> dict[str, Any]:
-    """Train on batches of ever new shapes; measured memory beside the prediction."""
+    """Train on batches with many different shapes. Return the measured memory and the prediction."""
     pairs = _pieces(folder, case.vocabulary, (8, 30))
     facts = train_steps(steps, folder, pairs, case, settling=min(0.9, SETTLED / steps))
     config = case.config(steps)
@@ -156,7 +159,7 @@ def shapes(case: Case, steps: int, folder: Path) -> dict[str, Any]:
 
 
 def encode(pairs: int, steps: int, folder: Path) -> dict[str, Any]:
-    """Write a corpus, prepare it with every core, measure the encoding; then train on it."""
+    """Write a corpus, prepare it with all cores and measure the encoding. Then train on the corpus."""
     corpus, samples = folder / "corpus", _Samples()
     corpus.mkdir()
     for name, count in (("train", pairs), ("dev", 100)):
@@ -180,7 +183,7 @@ def encode(pairs: int, steps: int, folder: Path) -> dict[str, Any]:
 
 
 def _lines(count: int, side: int) -> Iterator[str]:
-    """Lines of two to nine words from a vocabulary of `WORDS` per side."""
+    """Yield lines of three to ten words from a vocabulary of `WORDS` words per side."""
     draw = random.Random(side)
     words = ["".join(draw.choices("abcdefghijklmnopqrstuvwxyz", k=draw.randint(2, 9))) for _ in range(WORDS)]
     lines = [" ".join(draw.choices(words, k=draw.randint(2, 9))) + "\n" for _ in range(50_000)]
@@ -205,16 +208,16 @@ def _ignore(*_args: Any, **_facts: Any) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("steps", "shapes", "encode"))
-    parser.add_argument("--steps", type=int, help="if unset 20,000; of shapes 1,500; on the encoded corpus 1,000")
-    parser.add_argument("--model", choices=tuple(CASES), default="multi30k", help="of shapes")
-    parser.add_argument("--precision", choices=("auto", "fp32", "bf16"), default="auto", help="of shapes")
-    parser.add_argument("--threads", type=int, default=2, help="of shapes")
+    parser.add_argument("--steps", type=int, help="training steps (steps: 20,000, shapes: 1,500, encode: 1,000)")
+    parser.add_argument("--model", choices=tuple(CASES), default="multi30k", help="model of `shapes`")
+    parser.add_argument("--precision", choices=("auto", "fp32", "bf16"), default="auto", help="precision of `shapes`")
+    parser.add_argument("--threads", type=int, default=2, help="threads of `shapes`")
     parser.add_argument("--pairs", type=int, default=5_000_000)
     parser.add_argument("--json", action="store_true", help="print JSON on one line")
     parser.add_argument("--out", type=Path, help="also write the JSON to a file")
     options = parser.parse_args()
     if options.what == "shapes" and not os.environ.keys() & {"LD_PRELOAD", "GLIBC_TUNABLES"}:
-        # must be set before the process starts, as for a run
+        # As for a run, the allocator's variables must be set before the process starts.
         os.execve(sys.executable, [*sys.orig_argv], {**os.environ, **allocator()})
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)

@@ -1,18 +1,19 @@
-"""What a run costs beside its own work: trivial runs of a function here, and in four other ways to run many.
+"""Overhead of a run: the time of trivial runs with this program and with four other programs.
 
    python -m benchmarks.overhead --runs 200 [--peers DIR] [--out benchmarks/results/overhead.json]
 
-Every run returns one number. Two run at a time, each in a process of its own where the program can do that:
+Every run returns one number. Two runs are active at a time, in separate processes if the program supports this:
 
-- pool: two threads that start an interpreter for each run; nothing is recorded.
-- hydra: a multirun by hydra-joblib-launcher with two workers, which run one job after another.
-- ray: Ray Tune with two trials at a time. optuna: two processes that share a study in SQLite.
+- pool: two threads that start a Python interpreter for each run. Nothing is recorded.
+- hydra: a multirun with hydra-joblib-launcher and two workers, each of which runs its jobs one after another.
+- ray: Ray Tune with two trials at a time.
+- optuna: two processes that share a study in SQLite.
 - ours: `ablations run`, with checksummed records, events and MLflow.
 
-DIR is that of `python -m benchmarks.setup_peers DIR`; a program that is not there is left out. All take turns,
-`--rounds` times, each with its part of the runs in a new folder. One run before that says how long the first step
-takes: cold in a new folder, warm in the same one again (where a program keeps nothing, the second is as the first).
-CPU time is that of all processes, also of those that the program left to the system; start and end are included.
+DIR is the folder of `python -m benchmarks.setup_peers DIR`. Programs that are not installed there are left out. The
+programs take turns for `--rounds` rounds; in a round, each does an equal share of the runs in a new folder. Before
+these runs, each program does a single run twice in another new folder, to measure the time until its first step: first
+cold, then warm. CPU time includes all processes, also orphaned ones, from the start to the end of the program.
 """
 
 import argparse
@@ -34,7 +35,7 @@ from typing import Any
 from benchmarks.machine import keep_report, machine
 from benchmarks.measured import LEAST
 
-# every program's run begins with this: it notes the time of its first step
+# Every run of every program starts with this code, which records the time of its first step.
 STEP = "import os, time; print(time.time(), file=open(os.environ['STEPS'], 'a'), flush=True)"
 OURS = f"""
 from dataclasses import dataclass
@@ -105,11 +106,11 @@ if __name__ == "__main__":
     for one in both:
         one.join()
 """
-Command = Callable[[Path, int], Sequence[str]]  # of a folder and a number of runs
+Command = Callable[[Path, int], Sequence[str]]  # (folder, number of runs) → command line
 
 
 def ours(folder: Path, runs: int) -> list[str]:
-    """A study with a row for each run, whose settings are new in the folder."""
+    """Write a study with one row per run and return its command. No two studies of a folder have equal settings."""
     first = sum(1 for _ in folder.glob("*.toml")) * 1_000_000
     study, rows = folder / f"study_{first}.toml", [f'\n[[variation]]\nkey = "r{n}"' for n in range(runs)]
     sets = [f"\nset = {{x = {first + n}}}\n" for n in range(runs)]
@@ -121,7 +122,7 @@ def ours(folder: Path, runs: int) -> list[str]:
 
 
 def programs(peers: Path) -> dict[str, Command]:
-    """Those that are there, by name."""
+    """Return {name: command} of the installed programs."""
     found: dict[str, Command] = {"pool": lambda folder, runs: [sys.executable, "-c", POOL, str(runs)], "ours": ours}
     for name, text in (("hydra", HYDRA), ("ray", RAY), ("optuna", OPTUNA)):
         python = peers / name / "bin" / "python"
@@ -142,12 +143,20 @@ def _peer(python: Path, name: str, text: str) -> Command:
 
 
 def timed(command: Command, folder: Path, runs: int) -> dict[str, float]:
-    """CPU and wall seconds of a program, and the seconds to its first step. Raises RuntimeError where one fails."""
+    """Return the CPU and wall seconds of a program, and the seconds until its first step.
+
+    Raises RuntimeError if the program or one of its runs fails.
+    """
     steps, log = folder / "steps.txt", folder / "log.txt"
     steps.unlink(missing_ok=True)
     words, environment = command(folder, runs), {**os.environ, "STEPS": str(steps), "RAY_USAGE_STATS_ENABLED": "0"}
-    environment |= {"RAY_raylet_start_wait_time_s": "900", "RAY_AUTH_MODE": "disabled"}  # for a machine with much load
-    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # else each interpreter would compile what is not installed
+    environment |= {
+        "RAY_raylet_start_wait_time_s": "900",
+        "RAY_AUTH_MODE": "disabled",
+    }  # long timeout for a busy machine
+    environment.pop(
+        "PYTHONDONTWRITEBYTECODE", None
+    )  # else each interpreter would compile the uninstalled modules again
     before, began = _cpu_s(), time.time()
     with log.open("ab") as output:
         ended = subprocess.run(
@@ -155,7 +164,7 @@ def timed(command: Command, folder: Path, runs: int) -> dict[str, float]:
         )
     wall_s = time.time() - began
     with contextlib.suppress(ChildProcessError):
-        while True:  # what the program left behind has become this process's: wait for it too
+        while True:  # orphaned processes of the program are now children of this process: wait for them too
             os.wait()
     taken = [float(line) for line in steps.read_text().split()] if steps.exists() else []
     if ended.returncode or len(taken) != runs:
@@ -169,7 +178,7 @@ def _cpu_s() -> float:
 
 
 def measure(runs: int, rounds: int, peers: Path) -> dict[str, dict[str, Any]]:
-    """By program: medians over rounds of CPU seconds a run and wall seconds, and the seconds to the first step."""
+    """Return the medians over rounds of each program: CPU seconds per run, wall seconds, seconds to the first step."""
     ctypes.CDLL(None).prctl(36, 1)  # PR_SET_CHILD_SUBREAPER
     told: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     with tempfile.TemporaryDirectory(prefix="overhead-") as home:
@@ -193,7 +202,7 @@ def measure(runs: int, rounds: int, peers: Path) -> dict[str, dict[str, Any]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=200, help="of each program, in all rounds together")
+    parser.add_argument("--runs", type=int, default=200, help="number of runs of each program, in all rounds together")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--peers", type=Path, default=Path("/nonexistent"), metavar="DIR")
     parser.add_argument("--out", type=Path, help="also write the JSON to a file, such as benchmarks/results/….json")

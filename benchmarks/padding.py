@@ -1,15 +1,15 @@
-"""How much padding a few shapes of batches cost, by their number: 16, 32, 64, 128, and free shapes.
+"""Measure the padding of batches with a fixed number of shapes (16, 32, 64 or 128) and with free shapes.
 
     python -m benchmarks.padding [--corpus DIR] [--pieces N] [--tokens 4096,25000] [--json] [--out FILE]
 
-The pairs are those of a corpus (BPE with `--pieces` pieces), and of two corpora of 30,000 and 300,000 pairs with
-log-normal lengths (mean 28 pieces). A batch is one micro-batch, as on a GPU. The shapes are fitted to the first epochs,
-as a run fits them; the padding is that of later epochs:
+The pairs come from a corpus (BPE with `--pieces` pieces) and from two generated corpora of 30,000 and 300,000 pairs
+with log-normal lengths (mean 28 pieces). A batch is one micro-batch, as on a GPU. As in a run, the shapes are fitted to
+the first epochs. The results are measured on later epochs:
 
-    padding  share of padding among the places of both sides
-    rows     share of padding among the rows of the output matrix's product, whose number a shape fixes on a GPU
-    cut      later batches that no shape held, of about 500: each became two
-    fit_s    seconds to fit the shapes, once at the start of a run
+    padding  share of padding in the matrices of source and target pieces
+    rows     share of padding in the rows of the product with the output matrix; on a GPU, a shape fixes their number
+    cut      number of later batches, of about 500, that fit into no shape and were therefore divided
+    fit_s    seconds to fit the shapes, which a run does once at its start
 """
 
 import argparse
@@ -33,7 +33,7 @@ from experiments.tasks.translation import TASK
 Lengths = tuple[NDArray[np.int64], NDArray[np.int64]]
 NUMBERS = (16, 32, 64, 128)
 MEAN, SPREAD = 28, 0.4
-MEASURED = 500  # batches, over as many later epochs as necessary
+MEASURED = 500  # least number of measured batches, from as many later epochs as necessary
 
 
 def main() -> int:
@@ -52,7 +52,7 @@ def main() -> int:
 
 
 def _corpora(options: argparse.Namespace) -> Iterator[tuple[str, Lengths]]:
-    """The names and the lengths of source and target, EOS counted."""
+    """Yield the name of each corpus and the lengths of its sources and targets, including EOS."""
     if options.corpus:
         yield options.corpus.name, _encoded(options.corpus, options.pieces)
     for pairs in (30_000, 300_000):
@@ -74,7 +74,7 @@ def _encoded(corpus: Path, pieces: int) -> Lengths:
 
 
 def _curve(name: str, lengths: Lengths, tokens: int) -> list[dict[str, Any]]:
-    """Padding without shapes, and with each number of them."""
+    """Return the padding with free shapes, and with each number of fixed shapes."""
     plan = BatchPlan(*lengths, tokens, seed=1)
     batches = list(_later(plan))
     common = {"lengths": name, "tokens_per_batch": tokens, "batches_per_epoch": len(plan.epoch(0))}
@@ -94,7 +94,7 @@ def _curve(name: str, lengths: Lengths, tokens: int) -> list[dict[str, Any]]:
 
 
 def _later(plan: BatchPlan) -> Iterator[Indices]:
-    """Batches of epochs to which no shapes were fitted."""
+    """Yield batches of epochs that were not used to fit the shapes."""
     seen, epoch = 0, EPOCHS
     while seen < MEASURED:
         batches = plan.epoch(epoch)[:MEASURED]
@@ -126,8 +126,8 @@ def _table(rows: list[dict[str, Any]]) -> str:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--corpus", type=Path, help="a folder with train.<lang>; generated lengths alone if unset")
-    parser.add_argument("--pieces", type=int, default=8000, help="of the corpus's vocabulary")
+    parser.add_argument("--corpus", type=Path, help="a folder with train.<lang>; if unset, only generated lengths")
+    parser.add_argument("--pieces", type=int, default=8000, help="vocabulary size of the corpus")
     parser.add_argument("--tokens", type=_numbers, default=(4096, 25_000), help="tokens of a batch: 4096,25000")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--out", type=Path, help="also write the JSON to a file")

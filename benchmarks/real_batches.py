@@ -1,8 +1,9 @@
-"""The first steps of a training on a corpus, which meets a new shape at nearly every micro-batch.
+"""Jobs for the first training steps on a corpus, in which almost every micro-batch has a new shape.
 
-Ours takes its batches as a run does (experiments/tasks/train_network.py). The peers get the same pairs, batched as
-toolkits do it: those of a round sorted by length, cut where a side would have more places than a batch has tokens,
-padding included, in random order. The work of a round is counted in real target tokens.
+Our engine makes its batches as a run does (experiments/tasks/train_network.py). The peers get the same pairs, in
+batches as toolkits make them: the pairs of a round are sorted by length and divided into batches in which neither side
+has more than the given number of tokens, including padding. The batches are then shuffled. The work of a round is
+counted in target tokens without padding.
 """
 
 import random
@@ -17,11 +18,14 @@ from experiments.tasks.translation import TASK
 
 SIZES = {"num_layers": 4, "d_model": 128, "d_ff": 256, "num_heads": 4, "d_k": 32, "d_v": 32}
 PIECES, TOKENS, SEED = 8000, 4096, 1
-BUILTIN_PIECES = 2000  # the generated text has 2,467
+BUILTIN_PIECES = 2000  # the generated text allows at most 2,467 pieces
 
 
 def real_jobs(corpus: str, store: Path, precision: str, rounds: list[int]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Our job and the peers'. corpus: "builtin" or a folder; rounds: steps of each, the first to get warm."""
+    """Return our job and the peers' job.
+
+    corpus: "builtin" or a folder; rounds: number of steps of each round, of which the first is the warm-up.
+    """
     pieces = BUILTIN_PIECES if corpus == "builtin" else PIECES
     settings = {
         "model": {**SIZES, "dropout": 0.1},
@@ -58,7 +62,7 @@ def real_jobs(corpus: str, store: Path, precision: str, rounds: list[int]) -> tu
 
 
 def as_toolkits(pairs: list[Pair], tokens: int) -> list[list[Pair]]:
-    """Batches of pairs of similar length, of at most `tokens` places a side, in random order."""
+    """Return batches of pairs of similar length in random order. Each side has at most `tokens` tokens with padding."""
     batches, widest = [list[Pair]()], 0
     for pair in sorted(pairs, key=lambda each: (max(map(len, each)), len(each[0]))):
         widest = max(widest, 1 + max(map(len, pair)))

@@ -1,11 +1,11 @@
-"""Time to print a table of 1,000 runs with 3,000 sentences each from a store on disk, without and with its tests.
+"""Time to print a table of 1,000 runs with 3,000 sentences each, without and with significance tests.
 
     python -m benchmarks.reports [--runs N] [--sentences N] [--seeds N] [--store DIR] [--json]
 
-The store has generated results and counts, written as training writes them; `--store` keeps it for the next time.
-Every figure is of a whole command: start, imports, reading, computing, printing. The first read, which fills the
-disk's cache, is reported separately. Exits with 1 beyond a limit: 2 s of processor time without tests, 10 s with them
-(of wall time, or of processor time if other work shares the machine).
+The store contains generated results and counts in the format that training writes. With `--store` it is kept for the
+next call. Every time is that of a whole command: start, imports, reading, computing, printing. The first read, which
+fills the disk cache, is reported separately. The command exits with 1 if a limit is exceeded: 2 s of processor time
+without tests, 10 s with tests (the smaller of wall time and processor time, because other work may share the machine).
 """
 
 import argparse
@@ -38,7 +38,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=1000)
     parser.add_argument("--sentences", type=int, default=3000)
-    parser.add_argument("--seeds", type=int, default=1, help="of each row; the rows are runs / seeds")
+    parser.add_argument("--seeds", type=int, default=1, help="seeds of each row; there are runs / seeds rows")
     parser.add_argument("--store", type=Path)
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args()
@@ -59,7 +59,10 @@ def main() -> int:
 
 
 def _own(timing: dict[str, float], mode: str) -> float:
-    """The limited time: processor time of the plain table, the smaller of wall and processor time with tests."""
+    """Return the time that the limit applies to.
+
+    It is the processor time without tests, and the smaller of wall time and processor time with tests.
+    """
     return timing["cpu_s"] if mode == "none" else min(timing["wall_s"], timing["cpu_s"])
 
 
@@ -69,7 +72,7 @@ def _study(rows: int, seeds: int) -> str:
 
 
 def _write_store(study_file: Path, root: Path, sentences: int) -> int:
-    """Write results and counts of every planned run; returns the number of runs."""
+    """Write the results and counts of every planned run. Return the number of runs."""
     study = load_study(str(study_file))
     task = load_task(study.task)
     plan = plan_study(study, selection(), task, root, lambda *_: RunState("missing"))
@@ -103,7 +106,11 @@ def _write_store(study_file: Path, root: Path, sentences: int) -> int:
 
 
 def _counts(rng: np.random.Generator, reference: np.ndarray) -> np.ndarray:
-    """Counts of translations up to three words longer or shorter; about 60, 35, 20 and 12 % of n-grams are correct."""
+    """Return n-gram counts of generated translations.
+
+    They are up to three words longer or shorter than their references. About 60, 35, 20 and 12 % of their 1- to 4-grams
+    are correct.
+    """
     length = np.maximum(reference + rng.integers(-3, 4, len(reference)), 1)
     totals = np.maximum(length[:, None] - np.arange(4), 0)
     correct = rng.binomial(totals, [0.6, 0.35, 0.2, 0.12])

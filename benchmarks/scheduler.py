@@ -1,14 +1,14 @@
-"""The cost of the coordinator, the queue and the scheduler.
+"""Measure the cost of the coordinator, the queue and the scheduler.
 
    python -m benchmarks.scheduler [--quick] [--json]
 
-- overhead: stub runs that sleep 10 ms on 2 slots. The coordinator's share is the wall time minus the sleep, on
-  an engine that starts nothing (a child is a deadline); starting processes and MLflow are measured separately.
-- queue: operations per second (enqueue, claim, finish), and `status` of a long queue with the memory it takes.
-- makespan: random lengths against the lower bound max(longest, total / slots), on a clock that jumps.
-- simulation: 512 GPUs and 100,000 runs on the same clock, with the real queue and the real scheduler.
-- crowd: the real coordinator with 512 slots whose children are deadlines: its limit.
-- start: from placing a run to its training, forked from a process that has imported torch.
+- overhead: runs that sleep 10 ms on 2 slots. The coordinator's share is the wall time minus the sleep, with an engine
+  that starts no processes. The start of processes and MLflow are measured separately.
+- queue: operations per second (enqueue, claim, finish), and the time and memory of `status` for a long queue.
+- makespan: the makespan of random runs in simulated time, divided by its lower bound max(longest, total / slots).
+- simulation: 512 GPUs and 100,000 runs in simulated time, with the real queue and the real scheduler.
+- crowd: the limit of the real coordinator with 512 slots, with an engine that starts no processes.
+- start: the time from the placement of a run to its first training step, in a process forked from one with torch.
 """
 
 import argparse

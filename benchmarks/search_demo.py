@@ -1,19 +1,20 @@
-"""Search sizes, corpus, steps and schedule of table3's demo for a table that agrees with the paper's. On dev alone.
+"""Search settings for the profile demo of table3 with which its table agrees with the paper's. Uses only the dev set.
 
     python -m benchmarks.search_demo DIR [--candidates N] [--minutes M] [--devices cpu:2x1] [--rows base,C,D] [--tiny]
 
-A candidate is a set of choices (CHOICES). Its table is trained in DIR/CANDIDATE, and DIR/results.jsonl gets one line:
+A candidate is one combination of sizes, corpus, steps and schedule (CHOICES). Its table is trained in DIR/CANDIDATE,
+and one line is added to DIR/results.jsonl:
 
-    tau_perplexity, tau_bleu   Kendall's tau of the changes from base, over the rows with published numbers
-    wrong_signs                rows whose published change is more than 1 BLEU and whose change here has the other sign
-    no_encoder, no_decoder     BLEU that a training without self-attention on that side loses
-    zeroed_encoder, zeroed_decoder    BLEU that base loses with that side's self-attention set to zero
-    bleu                       of base
-    cpu_minutes                of the rows of the table: training and evaluation
+    tau_perplexity, tau_bleu   Kendall's tau of the differences from base, over the rows with published numbers
+    wrong_signs                rows with a published difference of more than 1 BLEU and another sign here
+    no_encoder, no_decoder     loss of BLEU if the network is trained without self-attention on that side
+    zeroed_encoder, zeroed_decoder    loss of BLEU if base is evaluated with that side's self-attention set to zero
+    bleu                       BLEU of base
+    cpu_minutes                processor time of training and evaluation of the table's rows
 
-Candidates are tried in a fixed random order. A candidate with a line is not tried again, and one that was interrupted
-goes on where it stopped: call it again with the same DIR. `--minutes` starts no candidate later than that. At the end
-the best candidates are printed: fewest wrong signs first, then the sum of both taus.
+Candidates are tried in a fixed random order. To continue after an interruption, call the command again with the same
+DIR: finished candidates are not tried again. After `--minutes` no further candidate is started. At the end the command
+prints the best candidates: those with the fewest wrong signs, then those with the largest sum of both taus.
 """
 
 import argparse
@@ -53,7 +54,7 @@ TINY: Mapping[str, Sequence[Any]] = {
     "training.warmup_steps": [10],
     "training.learning_rate_scale": [0.5],
 }
-PUBLISHED_CHANGE = 1.0  # BLEU: greater changes must have the paper's sign
+PUBLISHED_CHANGE = 1.0  # BLEU; larger published differences must have the same sign here
 _CONTROLS = """
 [[variation]]
 key = "no-encoder"
@@ -97,14 +98,14 @@ def main() -> int:
 
 
 def candidates(choices: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
-    """All combinations of the choices, in a fixed random order."""
+    """Return all combinations of the choices, in a fixed random order."""
     every = [dict(zip(choices, values, strict=True)) for values in itertools.product(*choices.values())]
     random.Random(1).shuffle(every)
     return every
 
 
 def study_text(choices: Mapping[str, Any]) -> str:
-    """table3 with this profile `demo`, scored on dev alone, and with the controls as further rows."""
+    """Return the study table3 with these choices as its profile `demo`, the dev set alone, and the controls as rows."""
     text = (Path(ablations.__file__).parent / "studies" / "table3.toml").read_text(encoding="utf-8")
     before, _, rest = text.partition("[profile.demo]\n")
     after = rest[rest.index("\n[profile.small]") :]
@@ -129,7 +130,7 @@ def study_text(choices: Mapping[str, Any]) -> str:
 
 
 def tried(choices: Mapping[str, Any], folder: Path, devices: str, rows: str) -> dict[str, Any]:
-    """Train the table of a candidate, and measure how it agrees."""
+    """Train the table of a candidate and measure its agreement with the paper."""
     folder.mkdir(exist_ok=True)
     study = folder / "table3.toml"
     study.write_text(study_text(choices), encoding="utf-8")
@@ -146,7 +147,10 @@ def tried(choices: Mapping[str, Any], folder: Path, devices: str, rows: str) -> 
 
 
 def measured(records: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """The agreement of a table's rows with the published numbers, by `row` of `report --format json`."""
+    """Return the agreement of a table with the published numbers.
+
+    records: rows of `report --format json`, by their `row`.
+    """
     base = records["base"]
     rows = [row for key, row in records.items() if key != "base" and row["paper"]["bleu"] is not None]
     ours = {name: [row[name] - base[name] for row in rows] for name in ("ppl", "bleu")}
@@ -168,13 +172,13 @@ def measured(records: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def tau(ours: Sequence[float], theirs: Sequence[float]) -> float:
-    """Kendall's tau; 0 where all changes of one side are equal."""
+    """Return Kendall's tau, or 0 if all differences of one side are equal."""
     found = float(kendalltau(ours, theirs).statistic)
     return 0.0 if math.isnan(found) else round(found, 3)
 
 
 def cpu_minutes(store: Path, records: Mapping[str, Mapping[str, Any]]) -> float:
-    """Processor time of the rows' runs, without the controls."""
+    """Return the processor minutes of the rows' runs, without the controls."""
     spent = 0.0
     for run in {run for key, row in records.items() if key not in CONTROLS for run in row["run_ids"]}:
         for events in (store / "runs" / run).glob("attempts/*/events.jsonl"):
@@ -184,7 +188,7 @@ def cpu_minutes(store: Path, records: Mapping[str, Mapping[str, Any]]) -> float:
 
 
 def best(lines: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Fewest wrong signs first, then the greatest sum of both taus."""
+    """Sort candidates by the number of wrong signs, then by the sum of both taus, the best first."""
     return sorted(lines, key=lambda line: (len(line["wrong_signs"]), -line["tau_perplexity"] - line["tau_bleu"]))
 
 
@@ -196,12 +200,12 @@ def _results(path: Path) -> list[dict[str, Any]]:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="where candidates are trained and results are kept")
-    parser.add_argument("--candidates", type=int, default=1000, help="the first N alone")
+    parser.add_argument("folder", type=Path, help="folder of the candidates and their results")
+    parser.add_argument("--candidates", type=int, default=1000, help="try only the first N candidates")
     parser.add_argument("--minutes", type=float, default=60, help="start no candidate later (default %(default)s)")
-    parser.add_argument("--devices", default="cpu:2x1", help="as of `ablations run` (default %(default)s)")
-    parser.add_argument("--rows", default="", help="these rows or groups alone, base among them")
-    parser.add_argument("--tiny", action="store_true", help="two candidates of 20 steps, to rehearse")
+    parser.add_argument("--devices", default="cpu:2x1", help="as in `ablations run` (default %(default)s)")
+    parser.add_argument("--rows", default="", help="only these rows or groups; base must be among them")
+    parser.add_argument("--tiny", action="store_true", help="two candidates of 20 steps, as a trial")
     return parser.parse_args()
 
 

@@ -1,6 +1,7 @@
-"""Environments for the peers of benchmarks.decoding, training and overhead: `python -m benchmarks.setup_peers DIR`.
+"""Create environments for the toolkits that the benchmarks compare with: `python -m benchmarks.setup_peers DIR`.
 
-Each toolkit has its own, so that none installs another torch; the version of torch is this project's.
+Each toolkit has a separate environment, so that no toolkit changes another one's torch. All use this project's version
+of torch.
 """
 
 import argparse
@@ -28,7 +29,7 @@ FAIRSEQ_NEEDS = (
     *("numpy", "cython", "setuptools", "wheel", "sacrebleu", "regex", "bitarray", "cffi", "tqdm", "tensorboardX"),
     *("hydra-core", "omegaconf", "scikit-learn"),
 )
-# Sockeye requires an older torch, and the others much that training does not use: the packages needed are listed here.
+# Toolkits with --no-deps require an older torch or packages that training does not use. The *_NEEDS list the rest.
 RECIPES: dict[str, tuple[tuple[str, ...], ...]] = {
     "ct2": (("ctranslate2==4.8.5", "numpy"),),
     "hf": ((TORCH, "transformers==5.23.0", "sentencepiece"),),
@@ -36,7 +37,7 @@ RECIPES: dict[str, tuple[tuple[str, ...], ...]] = {
     "eole": ((TORCH, *EOLE_NEEDS), ("--no-deps", "eole==0.6.4")),
     "joeynmt": ((TORCH, *JOEYNMT_NEEDS), ("--no-deps", "joeynmt==2.3.0")),
     "opennmt": ((TORCH, *OPENNMT_NEEDS), ("--no-deps", "OpenNMT-py==3.5.1")),
-    # fairseq 0.12.2 for Python 3.11; it builds its extensions against the torch of its environment
+    # fairseq-fixed is fairseq 0.12.2 for Python 3.11. It builds its extensions against the torch of its environment.
     "fairseq": ((TORCH, *FAIRSEQ_NEEDS), ("--no-deps", "--no-build-isolation", "fairseq-fixed==0.12.3.1")),
     "hydra": (("hydra-core==1.3.8", "hydra-joblib-launcher==1.2.0"),),
     "ray": (("ray[tune]==2.60.0",),),

@@ -3,17 +3,18 @@
     python -m benchmarks.softmax_gradients [--widths 16,64,256] [--seeds 3] [--json]
 
 The paper suspects that large products push the softmax "into regions where it has extremely small gradients" (section
-3.2.1). The networks are those of the study `attention` (profile demo: one head, d_model 64), the loss is that of the
-first training step, without dropout. Printed are means over seeds and over the attentions of a network:
+3.2.1). The networks are those of the study `attention` (profile demo: one head, d_model 64). The loss L is that of the
+first training step, without dropout. The command prints means over seeds and over the attention sub-layers of a
+network:
 
-    scores      their standard deviation over memory positions, mean over queries (footnote 4: √d_k without scaling, for
-                components with variance 1)
-    entropy     of the weights, in nats
+    scores      standard deviation of the scores over memory positions, mean over queries (footnote 4: √d_k without
+                scaling, for components with variance 1)
+    entropy     entropy of the weights, in nats
     softmax     Frobenius norm of the softmax's Jacobian ∂p/∂s = diag(p) − p pᵀ, mean over queries
-    ∂L/∂s       norm of the loss's gradient by all scores (the softmax's inputs)
-    ∂L/∂q       norm of its gradient by all queries, whose scores are q·k or q·k / √d_k
-    ∂L/∂k       the same by all keys
-    all         norm of the gradient by all parameters of the network
+    ∂L/∂s       norm of the gradient with respect to all scores, the inputs of the softmax
+    ∂L/∂q       norm of the gradient with respect to all queries; scores are q·k or q·k / √d_k
+    ∂L/∂k       norm of the gradient with respect to all keys
+    all         norm of the gradient with respect to all parameters of the network
 
 Shapes: B sentences, H heads, Q queries, M memory positions, K d_k, V d_v.
 """
@@ -75,7 +76,7 @@ def main() -> int:
 
 
 def measured(config: RunConfig, kind: str, d_k: int, seeds: int, store: Path) -> dict[str, float]:
-    """The measures of one product and width: means over seeds 1 … `seeds`, and over the attentions of a network."""
+    """Return the measures for one product and width, as means over seeds 1 … `seeds` and over attention sub-layers."""
     model = config.model.model_copy(update={"compatibility": kind, "d_k": d_k, "dropout": 0.0})
     config = config.model_copy(update={"model": model})
     found = defaultdict[str, list[float]](list)
@@ -89,7 +90,7 @@ def measured(config: RunConfig, kind: str, d_k: int, seeds: int, store: Path) ->
 
 
 def first_batch(config: RunConfig, seed: int, store: Path) -> Batch[Tensor]:
-    """The pairs of the first step of a training with this seed."""
+    """Return the batch of the first training step with this seed."""
     TASK.prepare(config, store, lambda *_: None)
     name = encoded_digest(TASK.inputs(config, store)["corpus"], config.data, config.model.shared_vocabulary)
     pairs = open_encoded(store / "corpora", name).train
@@ -98,7 +99,7 @@ def first_batch(config: RunConfig, seed: int, store: Path) -> Batch[Tensor]:
 
 
 def gradients(network: Network, config: RunConfig, batch: Batch[Tensor]) -> dict[str, float]:
-    """The measures of one network on one batch."""
+    """Return the measures of one network on one batch."""
     seen: list[dict[str, Tensor]] = []
     objective = Objective(network, config.training)
     with plain_attention(network, seen):
@@ -120,13 +121,13 @@ def gradients(network: Network, config: RunConfig, batch: Batch[Tensor]) -> dict
 
 
 def jacobian_norm(weights_BHQM: Tensor) -> Tensor:
-    """‖diag(p) − p pᵀ‖ of each query's weights p, (B, H, Q): the root of Σ p² − 2 Σ p³ + (Σ p²)²."""
+    """Return ‖diag(p) − p pᵀ‖ of each query's weights p, (B, H, Q): the root of Σ p² − 2 Σ p³ + (Σ p²)²."""
     square_BHQ = weights_BHQM.square().sum(-1)
     return (square_BHQ - 2 * weights_BHQM.pow(3).sum(-1) + square_BHQ.square()).clamp_min(0).sqrt()
 
 
 def _spread(scores_BHQM: Tensor, weights_BHQM: Tensor) -> float:
-    """The standard deviation of each query's scores of the positions that it may attend to, mean over queries."""
+    """Return the standard deviation of the scores of positions that a query may attend to, as a mean over queries."""
     seen_BHQM = weights_BHQM > 0
     count_BHQ = seen_BHQM.sum(-1)
     mean_BHQ1 = (scores_BHQM * seen_BHQM).sum(-1, keepdim=True) / count_BHQ[..., None]
@@ -137,7 +138,10 @@ def _spread(scores_BHQM: Tensor, weights_BHQM: Tensor) -> float:
 
 @contextmanager
 def plain_attention(network: nn.Module, seen: list[dict[str, Tensor]]) -> Iterator[None]:
-    """Within this context, compute attention step by step and keep queries, keys, scores and weights in `seen`."""
+    """Within this context, compute attention with the plain formula and append its tensors to `seen`.
+
+    The tensors are the queries, keys, scores and weights of each attention sub-layer.
+    """
 
     def average_of(module: Attention) -> Any:
         def average(q_BHQK: Tensor, k_BHMK: Tensor, v_BHMV: Tensor, mask: AttentionMask) -> Tensor:

@@ -1,20 +1,20 @@
-"""Speed of training against other toolkits: the same steps in the same run, each engine in its own process.
+"""Speed of training against other toolkits: the same updates, each engine in a separate process.
 
     python -m benchmarks.training [--quick] [--json] [--peers DIR] [--out FILE] [--clock wall|cpu] [--threads N]
 
-Every engine does the same updates: the same batches of pairs (lengths log-normal, similar ones together), the same
-sizes, dropout 0.1 and smoothing 0.1, gradients, Adam. Rounds of these steps are interleaved: the engines take
-turns, and the median counts. Peers run in environments made by `python -m benchmarks.setup_peers DIR`; missing ones
-are named. The speed of a matrix product is measured too, which no trainer exceeds: `limit_share` is the share of it
-that ours reaches, by model.cost's operations. Lanes of other layers (`--layers`) measure the same for networks of
-LSTMs, of convolutions and with relative positions, against the toolkits that have them.
+Every engine makes the same updates: the same batches of pairs (with log-normal lengths, similar lengths in one batch),
+the same sizes, dropout 0.1, label smoothing 0.1, Adam. The engines do their rounds in turn, and the result is the
+median. Peers run in the environments that `python -m benchmarks.setup_peers DIR` creates; the report names the missing
+ones. The speed of a matrix product, which no trainer can exceed, is measured too. `limit_share` is our speed as a share
+of this limit, with the operations that model.cost counts. `--layers` adds the same comparison for networks of LSTMs, of
+convolutions and with relative positions, against the toolkits that support them.
 
-`--corpus DIR` (or `builtin`, the default; `none`) adds the first steps of a real training, with new shapes at nearly
-every micro-batch (benchmarks/real_batches.py), and the share of its time that building kernels takes.
+`--corpus DIR` (or `builtin`, the default; `none` to omit it) adds the first steps of a real training, in which almost
+every micro-batch has a new shape (benchmarks/real_batches.py), and the share of its time that building kernels takes.
 
-`two runs` are two of our runs with one thread each at the same time, as the scheduler places runs on a processor,
-against the fastest peer with all threads. `worst` is the smallest ratio / floor; below 1 the command exits with 1.
-`--clock cpu` counts the processes' own processor time, for a machine with other work (use --threads 1).
+`two runs` compares two simultaneous runs of ours with one thread each, as the scheduler places runs on a CPU, with the
+fastest peer with all threads. `worst` is the smallest ratio / floor. The command exits with 1 if it is below 1.
+`--clock cpu` measures the processor time of each process; use it with --threads 1 on a machine with other work.
 """
 
 import argparse
@@ -33,7 +33,7 @@ from model.config import ModelConfig
 from model.cost import flops_per_token
 
 OURS = "train_ours.py"
-PEERS = {  # name → environment ("": the one this runs in), script, lanes ("": the Transformer)
+PEERS = {  # name → (environment or "" for the current one, script, supported layers with "" for the Transformer)
     "torch.nn": ("", "train_torch.py", ("",)),
     "marian": ("hf", "train_marian.py", ("",)),
     "sockeye": ("sockeye", "train_sockeye.py", ("",)),
@@ -42,7 +42,7 @@ PEERS = {  # name → environment ("": the one this runs in), script, lanes ("":
     "opennmt": ("opennmt", "train_opennmt.py", ("lstm", "convolution", "relative")),
     "fairseq": ("fairseq", "train_fairseq.py", ("lstm", "convolution")),
 }
-LAYERS: dict[str, dict[str, Any]] = {  # what a lane's network has other than the Transformer, as the peers have it
+LAYERS: dict[str, dict[str, Any]] = {  # settings that give our network the same layers as the peers
     "": {},
     "lstm": {
         "encoder": "N * lstm",
@@ -59,10 +59,10 @@ LAYERS: dict[str, dict[str, Any]] = {  # what a lane's network has other than th
 }
 LAYER_FLOOR = 1.2
 REAL_FLOORS = {"fp32": 1.5, "bf16": 2.0}
-REAL_ROUNDS = (10, 8, 8, 8)  # steps; the first to get warm
+REAL_ROUNDS = (10, 8, 8, 8)  # steps of each round; the first round is the warm-up
 FLOORS = {("tiny", "fp32"): 1.3, ("tiny", "bf16"): 1.7, ("base", "fp32"): 1.1, ("base", "bf16"): 1.3}
 TWO_RUNS_FLOOR = 1.8
-# size, target tokens of a batch, mean length, batches of a round, rounds
+# (size, target tokens per batch, mean length, batches per round, rounds)
 LAYER_CASE = ("tiny", 4096, 14, 1, 3)
 QUICK = (("tiny", 4096, 14, 3, 3),)
 FULL = (
@@ -100,7 +100,7 @@ def _case(
     options: argparse.Namespace,
     layer: str = "",
 ) -> list[dict[str, Any]]:
-    """One result; for the Transformer's tiny in bf16 another one, of two runs at the same time."""
+    """Return one result. For the Transformer of size tiny in bf16, add one of two simultaneous runs."""
     job = {
         "model": MODELS[size], "layer": layer, "settings": LAYERS[layer], "precision": precision, "batches": batches,
         "dropout": 0.1, "smoothing": 0.1,
@@ -141,7 +141,7 @@ def _case(
 
 
 def _real_case(precision: str, options: argparse.Namespace) -> dict[str, Any]:
-    """The first steps of a training on a corpus."""
+    """Return the result for the first steps of a training on a corpus."""
     with tempfile.TemporaryDirectory() as folder:
         ours_job, peer_job = real_jobs(options.corpus, Path(folder), precision, list(options.rounds))
         only = options.only.split(",") if options.only else PEERS
@@ -163,9 +163,9 @@ def _real_case(precision: str, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _kernels(job: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
-    """Kernels that oneDNN builds in the last round, and the share of the processor's time that this takes.
+    """Return the number of kernels that oneDNN builds in the last round, and their share of the processor time.
 
-    In a training of its own, because oneDNN's report takes time too.
+    This needs a separate training, because oneDNN's report takes time too.
     """
     engine = Engine("", OURS, job, options.threads, options, {"ONEDNN_VERBOSE": "profile_create"})
     interleave([[engine]], len(job["rounds"]) - 1)
@@ -176,7 +176,7 @@ def _kernels(job: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]
 
 
 def compared(ours: dict[str, Any], peers: dict[str, Any], floor: float) -> dict[str, Any]:
-    """A case of a report: our speed against the fastest peer's."""
+    """Return a result that compares our speed with the fastest peer's."""
     rates = {name: peer["per_s"] for name, peer in peers.items() if "per_s" in peer}
     fastest = max(rates, key=rates.__getitem__, default=None)
     ratio = round(ours["per_s"] / rates[fastest], 3) if fastest and "per_s" in ours else None
@@ -196,7 +196,10 @@ def _limit_share(
 
 
 def _batches(size: str, tokens: int, mean: int, count: int) -> list[list[tuple[list[int], list[int]]]]:
-    """Some batches of an epoch that is sorted by length, each of at most so many target pieces, EOS counted."""
+    """Return `count` batches of an epoch that is sorted by length.
+
+    Each batch has at most `tokens` target pieces, including EOS.
+    """
     draw, spread, vocabulary = random.Random(1), 0.4, MODELS[size]["vocab_size"]
     centre = mean * math.exp(-(spread**2) / 2)
     lengths = []
@@ -234,10 +237,12 @@ def _print(result: dict[str, Any]) -> None:
 def _options() -> argparse.Namespace:
     made = parser(__doc__, "tiny alone, about five minutes", "TRAINING_PEERS")
     made.add_argument("--only", default="", help="peers to measure, by name; all of them if unset")
-    made.add_argument("--layers", default=",".join(filter(None, LAYERS)), help="lanes of other layers; empty: none")
-    made.add_argument("--corpus", default="builtin", help="of the real batches: builtin, a folder, or none")
     made.add_argument(
-        "--rounds", type=_rounds, default=REAL_ROUNDS, help="steps of the real batches' rounds: 200,20,20"
+        "--layers", default=",".join(filter(None, LAYERS)), help="other layers to compare; empty for none"
+    )
+    made.add_argument("--corpus", default="builtin", help="corpus of the real training: builtin, a folder, or none")
+    made.add_argument(
+        "--rounds", type=_rounds, default=REAL_ROUNDS, help="steps of each round of the real training: 200,20,20"
     )
     return made.parse_args()
 

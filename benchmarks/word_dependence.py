@@ -1,14 +1,14 @@
-"""Which share of the German pieces of the built-in corpus (version 2) depends on distant words, by distance.
+"""Measure how many German pieces of the built-in corpus (version 2) depend on distant words, by distance.
 
     python -m benchmarks.word_dependence [--pairs N] [--pieces N] [--json]
 
-Prints, for the first N training pairs, the percentage of German pieces (BPE with `--pieces` pieces, end of sentence not
-counted) whose word is decided
+For the first N training pairs, the command prints the percentage of German pieces (BPE with `--pieces` pieces, without
+EOS) with a word that depends on
 
-    source   by an English word other than the one that it translates; distance in English words between the two
-    target   by an earlier German word; distance in German words
+    source   an English word other than the one that it translates; the distance is in English words between the two
+    target   an earlier German word; the distance is in German words
 
-A word with several deciders counts once, at the distance of the farthest.
+A word that depends on several words counts once, at the largest distance.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from experiments.data.corpora.builtin import training
 from experiments.data.corpora.contextual.rendered import Dependency, Rendered
 from experiments.data.encoding.tokenizer import Tokenizer, train_tokenizer
 
-FAR = 15  # words; greater distances are one line
+FAR = 15  # words; all larger distances share one line
 
 
 def main() -> int:
@@ -48,9 +48,10 @@ def main() -> int:
 
 
 def shares_by_distance(rendered: Sequence[Rendered], pieces: Sequence[Sequence[int]], side: str) -> dict[int, float]:
-    """Distance to the farthest decider on a side → percentage of all German pieces; FAR + 1: every greater distance.
+    """Return the percentage of German pieces by the distance of the farthest word on which they depend.
 
-    pieces: for each pair the number of pieces of each German word.
+    side: "source" or "target", where these words are. The key FAR + 1 stands for every distance beyond FAR.
+    pieces: the number of pieces of each German word, for each pair.
     """
     counts, every = Counter[int](), 0
     for pair, numbers in zip(rendered, pieces, strict=True):
@@ -69,14 +70,17 @@ def _farthest(dependencies: Iterable[Dependency]) -> dict[int, int]:
 
 
 def pieces_of_words(pair: Rendered, tokenizer: Tokenizer) -> list[int]:
-    """The number of pieces of each German word, in the order of `pair.target`; pieces hold no space inside."""
+    """Return the number of pieces of each German word, in the order of `pair.target`.
+
+    A piece never continues after a space.
+    """
     words = [index for index, word in enumerate(pair.target) if word.name]
     marks = [index for index, word in enumerate(pair.target) if not word.name]
     counts, at = [0] * len(pair.target), -1
     for piece in tokenizer.surfaces(pair.pair[1]):
         at += piece.startswith("\u2581")
         if piece.strip("\u2581") in (",", "."):
-            counts[marks[0]] += 1  # which of the marks is of no importance: nothing decides one
+            counts[marks[0]] += 1  # any punctuation mark will do, because no mark depends on another word
         else:
             counts[words[max(at, 0)]] += 1
     return counts
@@ -85,7 +89,7 @@ def pieces_of_words(pair: Rendered, tokenizer: Tokenizer) -> list[int]:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, default=3000, help="training pairs (default %(default)s)")
-    parser.add_argument("--pieces", type=int, default=1000, help="of the vocabulary (default %(default)s)")
+    parser.add_argument("--pieces", type=int, default=1000, help="vocabulary size (default %(default)s)")
     parser.add_argument("--json", action="store_true", help="print JSON")
     return parser.parse_args()
 

@@ -1,4 +1,4 @@
-"""CTranslate2 in fp32, on random weights of the job's shapes."""
+"""Decode with CTranslate2 in fp32 and random weights."""
 
 import tempfile
 
@@ -56,7 +56,7 @@ with tempfile.TemporaryDirectory() as folder:
     spec.validate()
     spec.optimize(quantization=None)
     spec.save(folder)
-    # CTranslate2 recommends as many workers as threads for a test set.
+    # The documentation of CTranslate2 recommends one worker per thread for a test set.
     workers = job["threads"] if job["sorted"] else 1
     translator = ctranslate2.Translator(
         folder,

@@ -1,4 +1,4 @@
-"""Joey NMT: its beam search, which caches no keys and values, on random weights of the job's shapes."""
+"""Decode with Joey NMT's beam search, which does not cache keys and values, and random weights."""
 
 from types import SimpleNamespace
 

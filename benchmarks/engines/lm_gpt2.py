@@ -1,4 +1,4 @@
-"""Hugging Face transformers: GPT2LMHeadModel in the loop of its Trainer, with its default optimizer, fused AdamW."""
+"""Train GPT2LMHeadModel of Hugging Face transformers with the steps and the optimizer of its Trainer (fused AdamW)."""
 
 import serve
 import torch

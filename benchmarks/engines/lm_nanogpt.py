@@ -1,4 +1,7 @@
-"""nanoGPT's network and loop, from its description: one matrix for q, k and v, torch's fused attention, fused AdamW."""
+"""Train nanoGPT's network in its loop, rewritten from its description.
+
+One matrix computes q, k and v. The network uses torch's fused attention, the loop uses fused AdamW.
+"""
 
 import serve
 import torch

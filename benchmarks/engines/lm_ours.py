@@ -1,4 +1,4 @@
-"""This project's trainer on windows of bytes, as a run of task language_modelling calls it."""
+"""Train on windows of bytes with this project's trainer, as a run of the task language_modelling does."""
 
 from typing import Any
 

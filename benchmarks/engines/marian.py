@@ -1,4 +1,4 @@
-"""Hugging Face transformers: MarianMTModel.generate with its cache, on random weights of the job's shapes."""
+"""Decode with MarianMTModel.generate of Hugging Face transformers, with its cache and random weights."""
 
 import marian_sizes
 import measure

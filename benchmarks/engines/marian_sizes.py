@@ -1,4 +1,4 @@
-"""MarianMTModel's configuration for a job's sizes; for scripts in the environment of Hugging Face transformers."""
+"""The configuration of MarianMTModel for the scripts that run in the environment of Hugging Face transformers."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from transformers import MarianConfig
 
 
 def config(sizes: dict[str, int], **more: Any) -> MarianConfig:
-    """Our sizes by Marian's names; `more`: settings of a single script."""
+    """Return a configuration with our sizes under Marian's names. `more` are further settings of a script."""
     stack = {
         f"{side}_{name}": sizes[ours]
         for side in ("encoder", "decoder")

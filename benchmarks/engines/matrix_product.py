@@ -1,4 +1,4 @@
-"""The speed of a 2048³ matrix product in the job's precision, in operations per second."""
+"""Measure the speed of a 2048³ matrix product in the job's precision, in operations per second."""
 
 import serve
 import torch

@@ -1,6 +1,7 @@
-"""The common part of the scripts of benchmarks.decoding: the sentences in batches, and rounds that decode all of them.
+"""Common code of the scripts of benchmarks.decoding: batches of the sentences, and rounds that decode all sentences.
 
-The job (serve.py): model, sentences of piece ids, batch, sorted (they are a test set), beam, extra, variant, threads.
+The job (serve.py) has the keys model, sentences (of piece ids), batch, sorted (true for a test set), beam, extra,
+variant and threads.
 """
 
 import time
@@ -9,12 +10,12 @@ from typing import Any
 
 import serve
 
-ROUND_S = 1.0  # a shorter round would measure how processes wake up
+ROUND_S = 1.0  # least seconds of a round; shorter rounds would measure the time that processes need to wake up
 job = serve.job
 
 
 def batches(job: dict[str, Any]) -> list[list[list[int]]]:
-    """The sentences in batches of `batch`; a test set is sorted by length first."""
+    """Return batches of `batch` sentences. A test set is sorted by length first."""
     sentences, size = job["sentences"], job["batch"]
     if job["sorted"]:
         sentences = sorted(sentences, key=len, reverse=True)
@@ -22,14 +23,14 @@ def batches(job: dict[str, Any]) -> list[list[list[int]]]:
 
 
 def steps(batch: list[list[int]], job: dict[str, Any]) -> int:
-    """The number of steps for a batch: the length of the longest source plus `extra`."""
+    """Return the number of steps for a batch: the length of the longest source plus `extra`."""
     return max(len(sentence) for sentence in batch) + int(job["extra"])
 
 
 def report(job: dict[str, Any], decode: Callable[[], int], version: str) -> None:
-    """`decode` does the whole job and returns how many pieces the longest outputs have, in all.
+    """Serve rounds of `decode`. Each round repeats it for about one second.
 
-    A round repeats it for about one second.
+    decode: decodes all sentences of the job and returns the total number of output pieces.
     """
     sentences, pieces = len(job["sentences"]), decode()
     if pieces <= 0:

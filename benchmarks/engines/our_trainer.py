@@ -1,4 +1,4 @@
-"""This project's training loop for the engines: rounds of steps until there are no more."""
+"""This project's training loop for the engines, divided into rounds of steps."""
 
 import contextlib
 import tempfile
@@ -24,7 +24,7 @@ NEVER = 10**9
 
 
 def repeated(batches: list[list[Batch[Tensor]]]) -> Callable[[int], list[Batch[Tensor]]]:
-    """The same batches again and again."""
+    """Return a function from steps to batches that repeats the given batches without end."""
     return lambda step: batches[(step - 1) % len(batches)]
 
 
@@ -35,7 +35,10 @@ def train_rounds(
     batches: Callable[[int], Sequence[Batch[Tensor]]],
     rounds: Rounds,
 ) -> None:
-    """As a run calls it: experiments.training.trainer.train. batches: of a step, from 1."""
+    """Call experiments.training.trainer.train as a run does, until there are no more rounds.
+
+    batches: returns the micro-batches of a step; steps count from 1.
+    """
     with tempfile.TemporaryDirectory() as name, contextlib.suppress(Preempted):
         folder, spec = Path(name), DeviceSpec("cpu", device.threads)
         attempt = AttemptSpec(RunSpec("benchmark", {}, {}), name, 1, spec)

@@ -1,4 +1,4 @@
-"""This project's search. `batch` 0: a test set through experiments/evaluation/translate.py, as in an evaluation."""
+"""Decode with this project's search. A test set is decoded by experiments.evaluation.translate, as in an evaluation."""
 
 import measure
 import torch
@@ -18,9 +18,8 @@ torch.manual_seed(1)
 sizes = dict(job["model"])
 model = build_model(ModelConfig(**{k: v for k, v in sizes.items() if k != "vocab_size"}), sizes["vocab_size"]).eval()
 with torch.no_grad():
-    model.target_embedding.weight[EOS_ID] = (
-        0  # its logit is 0, far below the best of thousands, so no output ends early
-    )
+    # The logit of EOS is then 0, far below the largest logit, so no output ends early.
+    model.target_embedding.weight[EOS_ID] = 0
 settings = SearchSettings(job["beam"], 0.6, job["extra"] - 1)
 
 

@@ -1,9 +1,9 @@
-"""The common part of the engines' scripts: one round of the same work per line of standard input.
+"""Common code of the engines' scripts, which do one round of the same work for each line of standard input.
 
-The job is one line of JSON on standard input: for training model, batches of pairs of piece ids, precision,
-threads, dropout, smoothing; for decoding see measure.py. The script answers with one line when it is warm, then
-with one for every line "round"; output of toolkits goes to standard error. Uses only the standard library, because each
-script runs in its toolkit's environment.
+The job is one line of JSON on standard input. For training it has the keys model, batches (of pairs of piece ids),
+precision, threads, dropout and smoothing; for decoding see measure.py. The script writes one line after its warm-up,
+then one line for every line "round" that it reads. The output of toolkits goes to standard error. This module uses only
+the standard library, because each script runs in its toolkit's environment.
 """
 
 import json
@@ -32,7 +32,7 @@ def padded(rows: list[list[int]], pad: int = PAD) -> list[list[int]]:
 
 
 def sides(batch: list[Pair], pad: int = PAD, bos: int = BOS, eos: int = EOS) -> tuple[list[list[int]], ...]:
-    """Source with EOS, target after BOS, target before EOS: padded rows."""
+    """Return padded rows of the sources with EOS, of the targets after BOS, and of the targets with EOS."""
     return (
         padded([[*source, eos] for source, _ in batch], pad),
         padded([[bos, *target] for _, target in batch], pad),
@@ -45,10 +45,10 @@ def target_tokens(batch: list[Pair]) -> int:
 
 
 class Rounds:
-    """Begins and ends rounds, for a script whose own loop calls `step_done`.
+    """Divides a script's loop into rounds. The loop calls `step_done` after every step.
 
-    A round has `steps` calls of it and `done` units of work; `facts` are part of the first answer. `later`: steps and
-    work of the rounds after the first, if these differ; after the last of them there are no more.
+    A round has `steps` steps and `done` units of work. The first answer contains `facts`. `later` gives the steps and
+    the work of each round after the warm-up, if they differ from those of the warm-up.
     """
 
     def __init__(self, steps: int, done: int, later: Iterable[tuple[int, int]] | None = None, **facts: Any) -> None:
@@ -56,12 +56,12 @@ class Rounds:
         self._later = None if later is None else iter(later)
 
     def step_done(self) -> bool:
-        """Call it after every step. At the end of a round it waits for the next one. True: no more rounds."""
+        """Count a step. At the end of a round, wait for the next one. Return True if there are no more rounds."""
         self._count += 1
         if self._count < self._steps:
             return False
         self._count = 0
-        if not self._warm:  # now it is: kernels are built, caches filled
+        if not self._warm:  # the first round is the warm-up: now kernels are built and caches are filled
             self._warm = True
             _answer(ready=True, **self._facts)
         else:
@@ -76,15 +76,15 @@ class Rounds:
 
 
 def training_rounds(job: dict[str, Any], parameters: Iterable[Any], version: str) -> Rounds:
-    """Rounds with one update per batch; their work is counted in target tokens."""
-    if "rounds" not in job:  # the same batches again and again
+    """Return rounds with one update per batch. Their work is counted in target tokens."""
+    if "rounds" not in job:  # every round has the same batches
         return _rounds(job, sum(map(target_tokens, job["batches"])), parameters, version)
     (steps, done), *later = job["rounds"]
     return Rounds(steps, done, later, version=version, parameters=_size(parameters))
 
 
 def window_rounds(job: dict[str, Any], parameters: Iterable[Any], version: str) -> Rounds:
-    """The same for batches of windows of text, each with one piece more than is predicted."""
+    """Return rounds for batches of text windows. A window has one piece more than the network predicts."""
     return _rounds(job, sum(len(window) - 1 for batch in job["batches"] for window in batch), parameters, version)
 
 
@@ -97,12 +97,12 @@ def _size(parameters: Iterable[Any]) -> int:
 
 
 def serve(job: dict[str, Any], step: Callable[[int], object], parameters: Iterable[Any], version: str) -> None:
-    """Run rounds of `step(index of the batch)`, one update each, until standard input ends."""
+    """Run rounds until standard input ends. step: makes one update with the batch of an index."""
     _serve(job, step, training_rounds(job, parameters, version))
 
 
 def serve_windows(job: dict[str, Any], step: Callable[[int], object], parameters: Iterable[Any], version: str) -> None:
-    """The same for batches of windows."""
+    """Run rounds on batches of text windows until standard input ends. step: as in `serve`."""
     _serve(job, step, window_rounds(job, parameters, version))
 
 

@@ -1,4 +1,4 @@
-"""Sockeye 3: its traced beam search with cached keys and values, on random weights of the job's shapes."""
+"""Decode with Sockeye 3's traced beam search, with cached keys and values and random weights."""
 
 import measure
 import sockeye
@@ -13,7 +13,7 @@ torch.manual_seed(1)
 model = build(job["model"], inference_only=True)
 with torch.no_grad():
     model.output_layer.bias.zero_()
-    model.output_layer.bias[C.EOS_ID] = -1e9  # no output ends early
+    model.output_layer.bias[C.EOS_ID] = -1e9  # so that no output ends early
 model.eval()
 search = get_search_algorithm(
     models=[model],

@@ -1,4 +1,4 @@
-"""A SockeyeModel of the job's shapes with random weights, for training and for search."""
+"""Build a SockeyeModel with the job's sizes and random weights, for training and for search."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ def build(sizes: dict[str, Any], *, inference_only: bool, dropout: float = 0.0) 
         depth_key_value=width,
     )
     statistics = data_io.DataStatistics(
-        *(0,) * 6,  # counts of a corpus, which does not exist here
+        *(0,) * 6,  # counts of the corpus, which this benchmark does not have
         max_observed_len_source=256,
         max_observed_len_target=256,
         size_vocab_source=vocabulary,

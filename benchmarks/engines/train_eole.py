@@ -1,4 +1,4 @@
-"""eole: its encoder-decoder Transformer, its loss with its statistics, Adam, in the order of its trainer."""
+"""Train eole's encoder-decoder Transformer with its loss, its statistics and Adam, in the order of its trainer."""
 
 import logging
 from importlib.metadata import version

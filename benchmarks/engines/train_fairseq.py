@@ -1,4 +1,4 @@
-"""fairseq: its LSTM with attention and its convolutional model, its smoothed loss with its statistics, Adam."""
+"""Train fairseq's LSTM with attention or its convolutional model with its smoothed loss, its statistics and Adam."""
 
 from argparse import Namespace
 from importlib.metadata import version
@@ -42,7 +42,7 @@ optimizer = torch.optim.Adam(model.parameters(), 1e-4, betas=(0.9, 0.98), eps=1e
 
 
 def prepared(batch: list[serve.Pair]) -> dict[str, object]:
-    """As its collater does: the longest source first, padding before sources and after targets."""
+    """Prepare a batch like fairseq's collater: the longest source first, padding before sources and after targets."""
     batch = sorted(batch, key=lambda pair: -len(pair[0]))
     _, before, output = serve.sides(batch, PAD, EOS, EOS)
     longest = len(batch[0][0]) + 1

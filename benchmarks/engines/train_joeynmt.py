@@ -1,4 +1,4 @@
-"""Joey NMT: its model, which computes its own loss, and Adam, in the order of its trainer."""
+"""Train Joey NMT's model, which also computes the loss, with Adam, in the order of its trainer."""
 
 import logging
 from importlib.metadata import version
@@ -15,7 +15,7 @@ torch.set_num_threads(job["threads"])
 torch.manual_seed(1)
 sizes = job["model"]
 specials = {"pad": serve.PAD, "bos": serve.BOS, "eos": serve.EOS, "unk": 3}
-vocabulary = Vocabulary.__new__(Vocabulary)  # its constructor searches a list for every word, which takes minutes
+vocabulary = Vocabulary.__new__(Vocabulary)  # skip the constructor, which takes minutes: it searches a list per word
 vocabulary.specials, vocabulary.lang_tags = [f"<{name}>" for name in specials], []
 vocabulary._itos = [*vocabulary.specials, *(f"w{i}" for i in range(4, sizes["vocab_size"]))]
 vocabulary._stoi = {word: index for index, word in enumerate(vocabulary._itos)}
@@ -58,7 +58,7 @@ def step(index: int) -> None:
         loss, _, _, correct = model(return_type="loss", **vars(batches[index]))
     loss = loss / tokens[index]
     loss.backward()
-    loss.item(), correct.item()  # the metrics of its trainer
+    loss.item(), correct.item()  # Joey NMT's trainer reads these metrics at every step
     optimizer.step()
     optimizer.zero_grad()
 

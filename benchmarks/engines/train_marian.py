@@ -1,4 +1,4 @@
-"""Hugging Face transformers: MarianMTModel in the loop of its Trainer, with its default optimizer, fused AdamW."""
+"""Train MarianMTModel of Hugging Face transformers with the steps and the optimizer of its Trainer (fused AdamW)."""
 
 import marian_sizes
 import serve

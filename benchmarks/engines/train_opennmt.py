@@ -1,4 +1,4 @@
-"""OpenNMT-py: its recurrent, convolutional and Transformer models, its loss with its statistics, Adam."""
+"""Train OpenNMT-py's recurrent, convolutional or Transformer model with its loss, its statistics and Adam."""
 
 import logging
 from importlib.metadata import version
@@ -21,7 +21,8 @@ width, layers = str(sizes["d_model"]), str(sizes["num_layers"])
 TYPES = {"lstm": "rnn", "convolution": "cnn", "relative": "transformer"}
 kind = TYPES[job["layer"]]
 own = {
-    "rnn": ["-rnn_type", "LSTM", "-input_feed", "0", "-global_attention", "dot"],  # whole targets at once: the quicker
+    # Without input feeding, OpenNMT-py computes whole targets at once, which is faster.
+    "rnn": ["-rnn_type", "LSTM", "-input_feed", "0", "-global_attention", "dot"],
     "cnn": ["-cnn_kernel_width", "3"],
     "transformer": [
         *("-heads", str(sizes["num_heads"]), "-transformer_ff", str(sizes["d_ff"])),
@@ -40,7 +41,7 @@ chosen = parser.parse_args([
 ArgumentParser.update_model_opts(chosen)
 words = [DefaultTokens.PAD, DefaultTokens.BOS, DefaultTokens.EOS, DefaultTokens.UNK]
 words += [f"w{i}" for i in range(4, sizes["vocab_size"])]
-vocabulary = pyonmttok.build_vocab_from_tokens(words)  # keeps the order of words that are equally frequent
+vocabulary = pyonmttok.build_vocab_from_tokens(words)  # equally frequent words keep their order
 assert [vocabulary[word] for word in words[:3]] == [serve.PAD, serve.BOS, serve.EOS], "other ids of the special pieces"
 model = build_model(chosen, chosen, {"src": vocabulary, "tgt": vocabulary, "data_task": "seq2seq"}, None, -1)
 model.train()

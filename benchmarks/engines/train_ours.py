@@ -1,4 +1,4 @@
-"""This project's trainer, as a run calls it: experiments.training.trainer.train."""
+"""Train with this project's trainer (experiments.training.trainer.train), as a run does."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -37,7 +37,7 @@ settings = TrainingConfig(
 
 
 def real() -> Callable[[int], list[Batch[torch.Tensor]]]:
-    """The batches of a run on a corpus (benchmarks/real_batches.py)."""
+    """Return the batches of a run on a corpus (benchmarks/real_batches.py)."""
     given = job["real"]
     config, store = RunConfig.from_mapping(given["settings"]), Path(given["store"])
     spec = DeviceSpec("cpu", job["threads"])

@@ -1,4 +1,4 @@
-"""Sockeye 3: its traced model with its loss, and Adam, in the order of its trainer."""
+"""Train Sockeye 3's traced model with its loss and Adam, in the order of its trainer."""
 
 import logging
 
@@ -43,7 +43,7 @@ def step(index: int) -> None:
     with torch.autocast("cpu", torch.bfloat16, enabled=bf16, cache_enabled=False):
         total, values, _ = trained(*arguments, {C.TARGET_LABEL_NAME: labels})
     total.backward()
-    values[0].item()  # the metrics of its trainer
+    values[0].item()  # Sockeye's trainer reads this metric at every step
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
 

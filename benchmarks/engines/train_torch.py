@@ -1,4 +1,4 @@
-"""torch.nn.Transformer in a plain loop: embeddings, sinusoids, tied softmax, cross_entropy, Adam."""
+"""Train torch.nn.Transformer in a plain loop, with sinusoids, a tied softmax, cross_entropy and Adam."""
 
 import math
 

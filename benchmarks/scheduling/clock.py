@@ -1,4 +1,4 @@
-"""Simulated time that jumps to the next end of a job; claims and ends go through the real queue and scheduler."""
+"""Simulations with the real queue and the real scheduler. The simulated time jumps to the next end of a job."""
 
 import heapq
 import random
@@ -16,9 +16,9 @@ from experiments.jobs.queue.work_queue import WorkQueue
 
 
 def makespans(folder: Path, tables: int) -> dict[str, float]:
-    """The makespan over its lower bound, for tables of 20 to 200 runs whose lengths vary as in Table 3.
+    """Return the makespan divided by its lower bound, for tables of 20 to 200 runs with lengths as in Table 3.
 
-    `wrong_*`: the same where each predicted cost is off by a third, up or down (standard deviation).
+    The results `wrong_*` are with errors in the predicted costs, with a standard deviation of about a third.
     """
     chance = random.Random(1)
     found: dict[str, list[float]] = {"": [], "wrong_": []}
@@ -37,7 +37,10 @@ def makespans(folder: Path, tables: int) -> dict[str, float]:
 
 
 def simulation(folder: Path, gpus: int, runs: int) -> dict[str, float]:
-    """Many GPUs and runs: the mean length of runs below which one coordinator would keep GPUs waiting."""
+    """Simulate many GPUs and runs.
+
+    `shortest_mean_run_s` is the mean length of a run below which GPUs would wait for the coordinator.
+    """
     chance = random.Random(2)
     lengths = [chance.lognormvariate(0, 0.8) for _ in range(runs)]
     work_queue = WorkQueue(folder / "simulated.db")
@@ -55,13 +58,13 @@ def simulation(folder: Path, gpus: int, runs: int) -> dict[str, float]:
         "runs_a_s": runs / seconds,
         "makespan_over_bound": end / _bound(lengths, gpus),
         "mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-        # beyond the queue and the scheduler, the coordinator spends coordinator_ms_a_run (overhead) on its files
+        # The time for the coordinator's files is not included: see coordinator_ms_a_run of `overhead`.
         "shortest_mean_run_s": gpus * seconds / runs,
     }
 
 
 def _work_off(work_queue: WorkQueue, lengths: Sequence[float], slots: Sequence[Slot]) -> float:
-    """The makespan in simulated time; every claim and every end goes through the queue."""
+    """Simulate all jobs of the queue and return the makespan. Every claim and every end goes through the queue."""
     free, busy, now, ended = {slot.name: slot for slot in slots}, [], 0.0, 0
     done = Ending(State.FINISHED, Outcome.FINISHED)
     while ended < len(lengths):

@@ -1,4 +1,4 @@
-"""The queue's operations, `ablations status` on a long queue, and the time until a placed run trains."""
+"""Measure the queue's operations, `ablations status` with a long queue, and the time until a placed run trains."""
 
 import statistics
 import subprocess
@@ -28,7 +28,7 @@ key = "base"
 
 
 def queue(folder: Path, count: int, long: int) -> dict[str, float]:
-    """Operations per second, and the time to read a long queue."""
+    """Return operations per second, and the time and memory of `status` for a long and an empty queue."""
     work_queue = WorkQueue(folder / "queue.db")
     done = Ending(State.FINISHED, Outcome.FINISHED)
 
@@ -51,7 +51,7 @@ def queue(folder: Path, count: int, long: int) -> dict[str, float]:
 
 
 def _status(store: Store, name: str) -> dict[str, float]:
-    """Time of the whole command with interpreter and imports, and its peak memory."""
+    """Return the time of the whole `status` command, including the interpreter and imports, and its peak memory."""
     code = "import sys; from ablations.cli.main import app\n" + (
         f"try: app(['status', '--store', {str(store.root)!r}])\n"
         "except SystemExit as ended: assert not ended.code, ended.code\n"
@@ -74,9 +74,10 @@ def _rate(count: int, act: Callable[[int], object]) -> float:
 
 
 def start(folder: Path, runs: int) -> dict[str, float]:
-    """Seconds from placing a real run to its first batch.
+    """Return the seconds from the placement of a real run to its first batch.
 
-    The first run waits for the fork server, which imports torch once; without it each run would need `import_torch_s`.
+    The first run waits for the fork server, which imports torch once. Without a fork server, each run would need
+    `import_torch_s` for this import.
     """
     study = folder / "tiny.toml"
     study.write_text(TINY)

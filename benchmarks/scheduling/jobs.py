@@ -1,4 +1,4 @@
-"""Jobs of the benchmarks."""
+"""Jobs for the benchmarks of the scheduler."""
 
 from experiments.jobs.queue.job import Job, Member
 from experiments.run_spec import RunSpec

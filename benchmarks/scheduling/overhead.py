@@ -1,4 +1,4 @@
-"""The time that the coordinator, processes and MLflow add to a run."""
+"""Measure the time that the coordinator, processes and MLflow add to a run."""
 
 import contextlib
 import os
@@ -28,7 +28,7 @@ time.sleep(0.01)
 
 
 class Deadlines(Engine):
-    """An engine that starts nothing: a child is the time at which it ends, and its result is written then."""
+    """An engine that starts no processes. Each child ends after a fixed time, and the engine then writes its result."""
 
     name = "deadlines"
 
@@ -36,7 +36,7 @@ class Deadlines(Engine):
         self._sleep_s = sleep_s
         self._ends: dict[int, tuple[float, Path]] = {}
         self._number = 0
-        self.child_s = 0.0  # time for what a child would do
+        self.child_s = 0.0  # seconds spent on work that a real child would do
 
     def start(self, launch: Launch) -> Handle:
         self._number += 1
@@ -76,7 +76,7 @@ class Deadlines(Engine):
 
 
 def overhead(folder: Path, runs: int) -> dict[str, float]:
-    """Wall time beyond the sleep, per run: of the coordinator, of MLflow beside it, of real processes."""
+    """Return the wall time per run in addition to the sleep: of the coordinator, of real processes, and of MLflow."""
     slots = [Slot("cpu:0", "cpu"), Slot("cpu:1", "cpu")]
     ideal = runs * SLEEP_S / len(slots)
     engine, store = Deadlines(), Store.open(folder / "alone")
@@ -92,7 +92,10 @@ def overhead(folder: Path, runs: int) -> dict[str, float]:
 
 
 def crowd(folder: Path, count: int, runs: int, sleep_s: float = 5.0) -> dict[str, float]:
-    """The real coordinator with many slots: its processor time per run, and the share of time that slots are busy."""
+    """Run the real coordinator with many slots.
+
+    Return its processor time per run, and the share of time in which slots are busy.
+    """
     slots = [Slot(f"cuda:{i}", "cuda", 1, str(i), None, 80.0) for i in range(count)]
     engine, began = Deadlines(sleep_s), time.process_time()
     wall = _timed_work(Store.open(folder / "crowd"), slots, runs, engine)
@@ -103,13 +106,13 @@ def crowd(folder: Path, count: int, runs: int, sleep_s: float = 5.0) -> dict[str
         "run_s": sleep_s,
         "coordinator_cpu_ms_a_run": used / runs * 1e3,
         "busy": runs * sleep_s / count / wall,
-        # shorter runs would keep slots waiting for the coordinator
+        # With shorter runs, slots would wait for the coordinator.
         "shortest_mean_run_s": count * used / runs,
     }
 
 
 def _mlflow(store: Store, runs: int) -> dict[str, float]:
-    """Time that the tracking thread needs, beside the coordinator's work."""
+    """Return the time that the tracking thread takes, which runs in parallel to the coordinator."""
     from experiments.tracking.mlflow import Tracker
 
     began = time.perf_counter()
@@ -123,7 +126,7 @@ def _mlflow(store: Store, runs: int) -> dict[str, float]:
 
 @contextlib.contextmanager
 def _counting_fsync() -> Iterator[list[float]]:
-    """Seconds spent waiting for the disk."""
+    """Within this context, count the seconds that os.fsync takes."""
     spent, fsync = [0.0], os.fsync
 
     def counted(file: int) -> None:
