@@ -252,11 +252,6 @@ def to_tensors(batch: Batch[NDArray[np.int64]], *, pin: bool = False, rows: int 
 # --- Batches of pairs for each step, and the perplexity on dev during training
 
 
-# On a processor, smaller micro-batches are tried while the share of padding is larger than TIGHT, because the sentences
-# of a smaller micro-batch have more similar lengths. Micro-batches of FEWEST_TOKENS positions or less are not halved.
-# With compiled layers, TIGHT_COMPILED and FEWEST_COMPILED are used.
-TIGHT, FEWEST_TOKENS = 0.07, 8192
-TIGHT_COMPILED, FEWEST_COMPILED = 0.12, 4096
 # The share of padding that the use of few shapes may add. On a processor, few shapes only save the time to build
 # kernels. On an AMD EPYC without AMX, few shapes increase the padding of multi30k from 5.3 % to 8.1 %; the training was
 # equally fast, and kernels took 4 % of the time. They increase the padding of German news from 4.5 % to 15.1 %, which
@@ -270,8 +265,8 @@ class Batches:
     """The source of batches for pairs of lines (see `BatchSource`).
 
     Micro-batches are padded to one of a few shapes in two cases: with compiled layers, and, if this adds little
-    padding, on a GPU or in bf16 on a processor. The first attempt chooses the size and the shapes of micro-batches.
-    Later attempts use the same values.
+    padding, on a GPU or in bf16 on a processor. The first attempt chooses the shapes of micro-batches. Later attempts
+    use the same shapes.
 
     share: (rank, number of ranks). Each rank gets its share of every batch.
     """
@@ -287,38 +282,25 @@ class Batches:
         source, target = (side.lengths for side in self._pairs.values())
         self._plan = BatchPlan(source, target, config.training.tokens_per_batch, config.seed)
         self._full_softmax = config.model.softmax == "full"
-        most = int(context.attempt.pinned.get("micro_batch_tokens") or MICRO_BATCH_TOKENS[self._kind])
+        self.max_tokens = int(context.attempt.pinned.get("micro_batch_tokens") or MICRO_BATCH_TOKENS[self._kind])
         self._shapes: Shapes | None = None
         if "shapes" not in context.attempt.pinned:
-            self._choose(config, context, most)
-            return
-        if shapes := context.attempt.pinned["shapes"]:
+            self._shapes = self._fitted(config, context)
+        elif shapes := context.attempt.pinned["shapes"]:
             self._shapes = Shapes(self._plan.lengths, ((rows, wide, long) for rows, wide, long in shapes))
-        self.max_tokens, self._padding = most, self._measured_padding(most, self._shapes)
+        self._padding = self._measured_padding(self._shapes)
 
-    def _choose(self, config: RunConfig, context: AttemptContext, most: int) -> None:
-        """Choose the shapes of micro-batches and their size, which is at most `most` positions per side."""
+    def _fitted(self, config: RunConfig, context: AttemptContext) -> Shapes | None:
+        """Return the shapes of micro-batches; None if micro-batches are better without fixed shapes."""
         gpu = self._kind == "cuda"
         compiled = compiles(config.training, gpu)
-        few = compiled or (not config.model.not_compiled() and (gpu or _builds_kernels(config, context)))
-        # Do not split steps further on a GPU: twice as many kernel launches would cost more than the padding.
-        whole = gpu or "micro_batch_tokens" in context.attempt.pinned
-        sizes = [most] if whole else _halves(most, FEWEST_COMPILED if compiled else FEWEST_TOKENS)
-        self.max_tokens, self._padding = most, 1.0
-        for tokens in sizes:
-            if most > tokens >= LARGEST_UNCUT * config.training.tokens_per_batch:
-                continue  # this size splits no batch, like the larger sizes
-            cut = functools.partial(self._all_parts, max_tokens=tokens)
-            shapes = Shapes.fitted(self._plan, cut, spare=SPARE_ROWS if gpu else 0.0) if few else None
-            padding = self._measured_padding(tokens, shapes)
-            if shapes and not compiled:
-                free = self._measured_padding(tokens, None)
-                if padding > free + MORE_PADDING[self._kind]:
-                    shapes, padding = None, free
-            if padding < self._padding:  # smaller micro-batches may have more padding
-                self.max_tokens, self._shapes, self._padding = tokens, shapes, padding
-            if padding <= (TIGHT_COMPILED if compiled else TIGHT):
-                break
+        if not compiled and (config.model.not_compiled() or not (gpu or _builds_kernels(config, context))):
+            return None
+        shapes = Shapes.fitted(self._plan, self._all_parts, spare=SPARE_ROWS if gpu else 0.0)
+        if compiled:
+            return shapes
+        added = self._measured_padding(shapes) - self._measured_padding(None)
+        return shapes if added <= MORE_PADDING[self._kind] else None
 
     @property
     def pinned(self) -> dict[str, Any]:
@@ -327,7 +309,7 @@ class Batches:
         return {"micro_batch_tokens": self.max_tokens, "shapes": [list(shape) for shape in shapes]}
 
     def __call__(self, step: int) -> list[Batch[Tensor]]:
-        parts = self._parts(self._plan.batch(step - 1), self._share, self.max_tokens, self._shapes)
+        parts = self._parts(self._plan.batch(step - 1), self._share, self._shapes)
         gpu = self._kind == "cuda"
         # A micro-batch has at most as many target tokens as a batch may have. With a fixed shape, the loss is therefore
         # computed for a fixed number of positions.
@@ -347,24 +329,22 @@ class Batches:
         return {"micro_batch_tokens": self.max_tokens, "padding": round(self._padding, 4), **shapes}
 
     def _parts(
-        self, batch: Indices, share: tuple[int, int], max_tokens: int, shapes: Shapes | None
+        self, batch: Indices, share: tuple[int, int], shapes: Shapes | None
     ) -> list[tuple[Indices, Shape | None]]:
-        parts = self._cut(batch, share, max_tokens)
-        return (
-            [(part, None) for part in parts]
-            if shapes is None
-            else [each for part in parts for each in shapes.fit(part)]
-        )
+        parts = self._cut(batch, share)
+        if shapes is None:
+            return [(part, None) for part in parts]
+        return [each for part in parts for each in shapes.fit(part)]
 
-    def _all_parts(self, batch: Indices, max_tokens: int) -> list[Indices]:
+    def _all_parts(self, batch: Indices) -> list[Indices]:
         """Return the micro-batches of all ranks. Each rank computes them, so that all ranks choose the same shapes."""
         ranks = self._share[1]
-        return [part for rank in range(ranks) for part in self._cut(batch, (rank, ranks), max_tokens)]
+        return [part for rank in range(ranks) for part in self._cut(batch, (rank, ranks))]
 
-    def _cut(self, batch: Indices, share: tuple[int, int], max_tokens: int) -> list[Indices]:
+    def _cut(self, batch: Indices, share: tuple[int, int]) -> list[Indices]:
         """Return the micro-batches of one rank.
 
-        A batch with up to LARGEST_UNCUT times `max_tokens` positions is not split. Passes over several smaller
+        A batch with up to LARGEST_UNCUT times `self.max_tokens` positions is not split. Passes over several smaller
         micro-batches would take longer than one pass with more padding.
         """
         source, target = self._plan.lengths
@@ -372,13 +352,14 @@ class Batches:
         places = len(mine) * max(source[mine].max(initial=0), target[mine].max(initial=0))
         # `split` also sorts a batch that it does not split. The order of pairs decides which random numbers of dropout
         # each pair gets.
-        return split(source, target, mine, places if places <= LARGEST_UNCUT * max_tokens else max_tokens) or [mine]
+        uncut = places <= LARGEST_UNCUT * self.max_tokens
+        return split(source, target, mine, places if uncut else self.max_tokens) or [mine]
 
-    def _measured_padding(self, max_tokens: int, shapes: Shapes | None) -> float:
+    def _measured_padding(self, shapes: Shapes | None) -> float:
         source, target = self._plan.lengths
         real = places = 0
         for batch in self._plan.epoch(EPOCHS if shapes else 0)[:DESCRIBED]:
-            for part, shape in self._parts(batch, (0, self._share[1]), max_tokens, shapes):
+            for part, shape in self._parts(batch, (0, self._share[1]), shapes):
                 rows, *widths = shape or (len(part), source[part].max(initial=0), target[part].max(initial=0))
                 real += int(source[part].sum() + target[part].sum())
                 places += rows * int(sum(widths))
@@ -389,14 +370,6 @@ def _builds_kernels(config: RunConfig, context: AttemptContext) -> bool:
     """Return whether a processor builds a kernel for each shape of a product, as it does in bf16."""
     precision = context.attempt.pinned.get("precision", precision_here(config.training.precision))
     return bool(precision == "bf16")
-
-
-def _halves(most: int, fewest: int) -> Iterator[int]:
-    """Yield `most`, and then halves of it until the last one is at most `fewest`."""
-    yield most
-    while most > fewest:
-        most //= 2
-        yield most
 
 
 def dev_perplexity(

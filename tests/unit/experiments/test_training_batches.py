@@ -148,16 +148,15 @@ def test_on_a_gpu_a_step_is_one_micro_batch_of_one_of_few_shapes(store: Path) ->
 
 
 @pytest.mark.usefixtures("unpinned")
-def test_a_batch_whose_padding_two_halves_would_lower_is_still_one_on_a_gpu(
-    store: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("kind", ["cpu", "cuda"])
+def test_a_batch_is_split_only_above_the_largest_micro_batch(
+    store: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    monkeypatch.setattr(made_of, "TIGHT", 0.0)  # the padding above which a processor tries smaller micro-batches
-    monkeypatch.setattr(made_of, "FEWEST_TOKENS", 50)
-    monkeypatch.setattr(made_of, "MICRO_BATCH_TOKENS", {"cpu": 400, "cuda": 400})
-    gpu = _batches(store, "fp32", kind="cuda")
-    assert gpu.pinned["micro_batch_tokens"] == 400
-    assert _batches(store, "fp32").pinned["micro_batch_tokens"] < 400
-    assert {len(gpu(step)) for step in STEPS} == {1}
+    for most, split in ((400, False), (100, True)):
+        monkeypatch.setattr(made_of, "MICRO_BATCH_TOKENS", {kind: most})
+        found = _batches(store, "fp32", kind=kind)
+        assert found.pinned["micro_batch_tokens"] == most
+        assert any(len(found(step)) > 1 for step in STEPS) == split
 
 
 @pytest.mark.usefixtures("unpinned")
@@ -168,7 +167,7 @@ def test_a_later_attempt_keeps_micro_batches_and_shapes_of_the_first(
     first = _batches(store, precision, kind=kind)
     expected, free = first(7), first.pinned["shapes"] == []
     assert free == (precision == "fp32")
-    monkeypatch.setattr(made_of, "MORE_PADDING", {"cpu": -1.0, "cuda": -1.0})  # shapes would be refused, sizes smaller
+    monkeypatch.setattr(made_of, "MORE_PADDING", {"cpu": -1.0, "cuda": -1.0})  # new shapes would be refused
     monkeypatch.setattr(made_of, "MICRO_BATCH_TOKENS", {"cpu": 100, "cuda": 100})
     later = _batches(store, precision, kind=kind, **first.pinned)
     assert later.pinned == first.pinned and later.describe() == first.describe()
