@@ -1,8 +1,9 @@
 """Fork servers of the local engine that begin with torch imported, which takes three seconds of a processor each.
 
-Every command that trains, and every table that a test trains, starts a fork server (experiments/jobs/engines/local.py),
-whose first work is that import. Here one process a test session imports it and forks such servers. A server is still a
-process of its own, in its own session, with its environment and its end of the socket; only the import is shared.
+Every command that trains, and every table that a test trains, starts a fork server, whose first work is that import
+(experiments/jobs/engines/fork_server.py). Here one process a test session imports it and forks such servers. A server
+is still a process of its own, in its own session, with its environment and its end of the socket; only the import is
+shared.
 
     python -P -m tests.warm_torch LISTENING LIFELINE MODULE…
 """
@@ -36,13 +37,13 @@ class WarmTorch:
     """Starts the process. Its address is in this process's environment until `close`."""
 
     def __init__(self) -> None:
-        from experiments.jobs.engines import local
+        from experiments.jobs.engines import fork_server, local
 
         self._folder = tempfile.TemporaryDirectory(prefix="w-")
         address = str(Path(self._folder.name) / "s")
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-        environment |= {"PYTHONPATH": os.pathsep.join(local.import_path()), "PYTHONUNBUFFERED": "1"}
-        environment |= local.allocator()
+        environment |= {"PYTHONPATH": os.pathsep.join(fork_server.import_path()), "PYTHONUNBUFFERED": "1"}
+        environment |= fork_server.allocator()
         self._lifeline, theirs = socket.socketpair()
         with theirs, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
             listening.bind(address)
@@ -82,7 +83,7 @@ class _Forked:
 
 def share() -> None:
     """From now on local engines of this process, and of its forks, ask the session's process for fork servers."""
-    from experiments.jobs.engines import local
+    from experiments.jobs.engines import fork_server
 
     def start(argv: Sequence[str], **options: Any) -> Any:
         if list(argv[1:4]) == SERVER and "torch" in argv[5:] and ADDRESS in os.environ:
@@ -92,7 +93,7 @@ def share() -> None:
                     return _Forked(pid)
         return subprocess.Popen(argv, **options)
 
-    local.subprocess = types.SimpleNamespace(**{**vars(subprocess), "Popen": start})  # type: ignore[assignment]
+    fork_server.subprocess = types.SimpleNamespace(**{**vars(subprocess), "Popen": start})  # type: ignore[assignment]
 
 
 def _ask(address: str, modules: Sequence[str], environment: Mapping[str, str], fd: int) -> int:

@@ -27,7 +27,9 @@ from experiments.events.event_log import Tail, damaged_events
 from experiments.identity import seed_in_words
 from experiments.jobs.attempts.attempt import log_tail
 from experiments.jobs.queue.job import JobStatus, State
-from experiments.jobs.queue.queue import SHARING, Queue, left_s
+from experiments.jobs.queue.queue import Queue
+from experiments.jobs.queue.queue_connection import SHARING
+from experiments.jobs.queue.time_left import left_s
 from experiments.messages import duration, number
 from experiments.store import ledger
 from experiments.store.durable import open_regular

@@ -17,11 +17,12 @@ from experiments.jobs.coordinator.background import Background
 from experiments.jobs.coordinator.loop import Until
 from experiments.jobs.coordinator.reporter import Reporter, Summary, View
 from experiments.jobs.coordinator.work import work
-from experiments.jobs.devices.slots import Node, Slot, parse_cluster_slots, parse_slots
+from experiments.jobs.devices.node import Node
+from experiments.jobs.devices.slots import Slot, parse_cluster_slots, parse_slots
 from experiments.jobs.engines.by_name import engines, load_engine
 from experiments.jobs.engines.engine import Engine, import_path
 from experiments.jobs.engines.local import LIGHT, LocalEngine
-from experiments.jobs.engines.workers import WorkerPool
+from experiments.jobs.engines.worker_pool import WorkerPool
 from experiments.jobs.queue.job import State
 from experiments.jobs.queue.queue import Queue
 from experiments.jobs.queue.work_queue import WorkQueue

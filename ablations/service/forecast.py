@@ -20,7 +20,7 @@ from experiments.events.accounting import attempt_costs
 from experiments.identity import PROBE_ID, without_runs
 from experiments.jobs.attempts.probe import PROBE_STEPS, ProbePoint, Speed, keep, kept, of_results, probe
 from experiments.jobs.devices.slots import Slot, by_device
-from experiments.jobs.queue.queue import makespan
+from experiments.jobs.queue.time_left import makespan
 from experiments.messages import duration, number
 from experiments.run_spec import RunSpec
 from experiments.store.layout import Store

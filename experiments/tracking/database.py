@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.identity import digest
-from experiments.jobs.queue.queue_file import explain
+from experiments.jobs.queue.sqlite_errors import explain
 from experiments.store.durable import folder_beside, link
 from experiments.store.layout import LOG, Store
 from experiments.store.sqlite_mode import journal_mode

@@ -7,7 +7,7 @@ import sys
 
 from experiments.jobs.engines.cluster import ClusterEngine
 
-JOB = "import sys; from experiments.jobs.engines.cluster import run_child; sys.exit(run_child(sys.argv[1]))"
+JOB = "import sys; from experiments.jobs.engines.keeper import run_child; sys.exit(run_child(sys.argv[1]))"
 STARTED = {}  # as a cluster does, it outlives its engines
 
 

@@ -12,9 +12,10 @@ import pytest
 
 from experiments.errors import UserError
 from experiments.jobs.coordinator.work import work
-from experiments.jobs.devices.slots import Node, parse_cluster_slots
+from experiments.jobs.devices.node import Node
+from experiments.jobs.devices.slots import parse_cluster_slots
 from experiments.jobs.engines.by_name import load_engine
-from experiments.jobs.engines.workers import WorkerPool
+from experiments.jobs.engines.worker_pool import WorkerPool
 from experiments.jobs.queue.job import State
 from experiments.jobs.queue.queue import Queue
 from experiments.store.layout import Store

@@ -5,10 +5,8 @@ import json
 import pytest
 
 from experiments.errors import DiskFull, UserError
-from experiments.jobs.coordinator import attempt_watch
-from experiments.jobs.coordinator import scheduler as admission
-from experiments.jobs.devices import hardware
-from experiments.jobs.devices import slots as leases
+from experiments.jobs.coordinator import admission, attempt_watch
+from experiments.jobs.devices import gpu_occupancy, hardware
 from experiments.jobs.devices.slots import Slot
 from experiments.jobs.queue.job import Member, State
 from experiments.jobs.queue.queue import Queue
@@ -137,8 +135,8 @@ def test_drain_finishes_what_runs_and_leaves_the_rest(store):
 
 def test_a_gpu_that_others_use_is_left_alone_until_they_leave(store, monkeypatch):
     taken = {"GPU-a": "process 4711, 12.3 GB"}
-    monkeypatch.setattr(leases, "ASK_EVERY_S", 0.1)
-    monkeypatch.setattr(leases.GpuOccupancy.__init__, "__defaults__", (lambda: dict(taken),))
+    monkeypatch.setattr(gpu_occupancy, "ASK_EVERY_S", 0.1)
+    monkeypatch.setattr(gpu_occupancy.GpuOccupancy.__init__, "__defaults__", (lambda: dict(taken),))
     slots = [Slot("cuda:0", "cuda", 1, "GPU-a"), Slot("cuda:1", "cuda", 1, "GPU-b")]
     thread = in_thread(store, *(make(n, steps=60, step_s=0.05) for n in range(3)), slots=slots)
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from experiments.jobs.coordinator import throughput
-from experiments.jobs.devices import slots as devices
+from experiments.jobs.devices import gpu_occupancy, slots
 from experiments.jobs.devices.slots import parse_slots
 from experiments.jobs.queue.job import State
 from experiments.jobs.queue.queue import Queue
@@ -26,8 +26,8 @@ def store(tmp_path):
 def one_gpu(monkeypatch, tmp_path):
     """The slots of `auto` on a machine with eight cores and one GPU of 85.5 GB; windows of half a second."""
     put_nvidia_smi(monkeypatch, tmp_path, [gpu(0, "GPU-a")])
-    monkeypatch.setattr(devices, "available_cores", lambda: 8)
-    monkeypatch.setattr(devices, "memory_gb", lambda: 64.0)
+    monkeypatch.setattr(slots, "available_cores", lambda: 8)
+    monkeypatch.setattr(slots, "memory_gb", lambda: 64.0)
     monkeypatch.setattr(throughput, "WINDOW_S", 0.5)
     return parse_slots("auto", {})
 
@@ -98,8 +98,8 @@ def test_a_run_that_ran_out_of_memory_beside_others_gets_the_gpu_alone(store, on
 
 
 def test_a_trainer_of_unknown_memory_shares_once_a_run_was_measured(store, one_gpu, tmp_path, monkeypatch):
-    monkeypatch.setattr(devices, "SAMPLE_S", 0.1)
-    monkeypatch.setattr(devices.GpuMemory.__init__, "__defaults__", (lambda: {"GPU-a": 3.0},))
+    monkeypatch.setattr(gpu_occupancy, "SAMPLE_S", 0.1)
+    monkeypatch.setattr(gpu_occupancy.GpuMemory.__init__, "__defaults__", (lambda: {"GPU-a": 3.0},))
     folder = tmp_path / "gpu"
     folder.mkdir()
     numbers = (1, 2, 3)

@@ -8,9 +8,10 @@ import pytest
 
 from experiments.errors import UserError
 from experiments.jobs.coordinator.work import work
-from experiments.jobs.devices.slots import Node
-from experiments.jobs.engines import workers as crew_module
-from experiments.jobs.engines.workers import NodeWorkers, WorkerPool
+from experiments.jobs.devices.node import Node
+from experiments.jobs.engines import worker_pool
+from experiments.jobs.engines.worker_pool import WorkerPool
+from experiments.jobs.engines.workers import NodeWorkers
 from experiments.jobs.queue.job import State
 from experiments.jobs.queue.queue import Queue
 from experiments.store.layout import Store
@@ -179,8 +180,8 @@ def test_a_setup_line_that_fails_is_said_with_its_output(store):
 
 
 def test_workers_that_cannot_begin_are_said(store, monkeypatch):
-    monkeypatch.setattr(crew_module, "PROGRAM", ("/nowhere/python",))
+    monkeypatch.setattr(worker_pool, "PROGRAM", ("/nowhere/python",))
     enqueue(store, make(1))
     with pytest.raises(UserError, match=r"ended before it began.*does not see the store"):
         go(store, workers=1)
-    assert len(STARTED) == crew_module.TRIES
+    assert len(STARTED) == worker_pool.TRIES

@@ -31,7 +31,7 @@ from ablations.study.selectors import CORPUS
 from ablations.study.study_file import builtin_studies
 from experiments.errors import UserError
 from experiments.jobs.engines.engine import import_path
-from experiments.jobs.engines.local import ForkServer
+from experiments.jobs.engines.fork_server import ForkServer
 from experiments.messages import either
 from experiments.store.layout import MARKER
 from experiments.tasks.load import named_tasks

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from experiments.errors import UserError
-from experiments.jobs.engines.cluster import ClusterEngine, Keeper
+from experiments.jobs.engines.cluster import ClusterEngine
 from experiments.jobs.engines.engine import Handle, Launch, import_path
+from experiments.jobs.engines.keeper import Keeper
 
 NAMESPACE = "ablations"
 ANSWER_S = 5.0

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from experiments.config.training import LARGEST_UNCUT, SMALLEST_MICRO_BATCH
-from experiments.jobs.attempts.attempt import AttemptProgress
+from experiments.jobs.attempts.attempt_progress import AttemptProgress
 from experiments.jobs.devices.hardware import OTHERS_SHARE
 from experiments.jobs.queue.job import Claimed, Ending, Outcome, State
 from experiments.records import TRAINING, ChildExit, FailureClass

@@ -15,8 +15,9 @@ import numpy as np
 
 from experiments.errors import UserError
 from experiments.events.event_log import read_events
+from experiments.jobs.devices.gpu_occupancy import GpuOccupancy
 from experiments.jobs.devices.hardware import SMI_S
-from experiments.jobs.devices.slots import GpuOccupancy, Slot
+from experiments.jobs.devices.slots import Slot
 from experiments.jobs.engines.engine import CHILD, Engine, Launch, child_environment
 from experiments.jobs.engines.local import LocalEngine
 from experiments.processes.process_identity import identify
@@ -93,8 +94,6 @@ def _measured(events: Sequence[Mapping[str, Any]], result: TrainingResult) -> Me
     raise UserError(f"A row could not be measured: {why}")
 
 
-# --- Predict the time of runs from results and short probes in this store
-#
 # Two numbers describe a device: the fixed time of a step, and the time of a floating-point operation. Both are fitted
 # to measurements on the same kind of device, with the same number of threads and in the same precision. The precision
 # matters: a processor without bf16 instructions takes many times as long in bf16 as in fp32.

@@ -19,7 +19,7 @@ from experiments.jobs.coordinator.placement import Placement, ending_of_error
 from experiments.jobs.coordinator.repeated_failures import RepeatedFailures
 from experiments.jobs.engines.engine import Exit
 from experiments.jobs.queue.job import Claimed, Ending, Outcome, State
-from experiments.jobs.queue.queue import SHARING
+from experiments.jobs.queue.queue_connection import SHARING
 from experiments.processes.marked import end_marked
 from experiments.records import record_time
 from experiments.store.budget import BUDGET

@@ -3,104 +3,34 @@
 import errno
 import logging
 import math
-import threading
-import traceback
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from experiments.errors import Damaged, DiskFull, UserError
 from experiments.identity import ParentRun
 from experiments.jobs.attempts import attempt as attempts
 from experiments.jobs.attempts.attempt import PreparedAttempt, RunningAttempt, with_first_code
 from experiments.jobs.attempts.publish import leftover, missing
+from experiments.jobs.coordinator.admission import Admission
+from experiments.jobs.coordinator.preparation import Preparation, TaskOf
 from experiments.jobs.coordinator.reporter import Reporter
-from experiments.jobs.coordinator.scheduler import Admission, place
+from experiments.jobs.coordinator.scheduler import place
 from experiments.jobs.coordinator.shared_gpus import SharedGpus
-from experiments.jobs.devices.slots import GpuOccupancy, Slot, join
+from experiments.jobs.devices.gpu_occupancy import GpuOccupancy
+from experiments.jobs.devices.slots import Slot, join
 from experiments.jobs.engines.engine import Engine
 from experiments.jobs.queue import trust
 from experiments.jobs.queue.job import Claimed, Ending, Job, Outcome, State, Waiting
-from experiments.jobs.queue.queue import SHARING
+from experiments.jobs.queue.queue_connection import SHARING
 from experiments.jobs.queue.work_queue import WorkQueue
 from experiments.records import TRAINING
-from experiments.run_spec import RunSpec
 from experiments.store import ledger
 from experiments.store.budget import Account
 from experiments.store.layout import Store
-from experiments.tasks.base import Task
-from experiments.tasks.load import validated
 from experiments.training import kept_checkpoints
 from experiments.training.warm_start import checkpoint_of
 
 log = logging.getLogger(__name__)
-
-
-# --- Prepare the corpora that runs share
-#
-# Each corpus is prepared once, before its first run starts. One corpus is prepared at a time, while other runs train.
-
-
-TaskOf = Callable[[RunSpec], Task]  # experiments/tasks/load.py; raises UserError for a task that cannot be loaded
-
-
-class Preparation:
-    """Runs `task.prepare` in a thread. `collect` returns the outcome.
-
-    It is a daemon thread. An ending coordinator does not wait for it, and `prepare` may be interrupted at any point.
-    """
-
-    def __init__(self, task_of: TaskOf | None, store: Path) -> None:
-        self._task_of = task_of
-        self._store = store
-        self._ready: set[str] = set()
-        self.current = ""  # the inputs_key in preparation
-        self._done: tuple[str, str, str] | None = None  # inputs_key, error class, message
-        self.doing = ""
-
-    def ready(self, inputs_key: str) -> bool:
-        """Return whether the inputs are prepared. Always true if this process prepares nothing."""
-        return self._task_of is None or inputs_key in self._ready
-
-    def start(self, job: Job) -> bool:
-        """Start preparing the inputs of `job`. Return False while another preparation runs."""
-        if self.current or self._task_of is None:
-            return False
-        self.current, self.doing = job.inputs_key, "preparing the corpus"
-        threading.Thread(target=self._run, args=(job, self._task_of), daemon=True, name="prepare").start()
-        return True
-
-    def collect(self) -> tuple[str, str, str] | None:
-        """Return (inputs_key, error class, message) of an ended preparation; None if none has ended.
-
-        The error class is "" after a success.
-        """
-        if self._done is None:
-            return None
-        done, self._done = self._done, None
-        if not done[1]:
-            self._ready.add(done[0])
-        self.current = self.doing = ""
-        return done
-
-    def _run(self, job: Job, task_of: TaskOf) -> None:
-        error_class = message = ""
-        try:
-            task = task_of(job.spec)
-            facts = task.prepare(validated(task, job.spec), self._store, self._progress)
-            log.info("prepared for %s: %s", job.run_id, facts)
-        except UserError as error:
-            error_class, message = Outcome.USER_ERROR, str(error)
-        except Exception as error:
-            error_class = Outcome.BUG
-            message = f"Preparing the corpus failed: {error}\n{traceback.format_exc()}"
-        self._done = (job.inputs_key, error_class, message)
-
-    def _progress(self, what: str, done: int, total: int) -> None:
-        self.doing = f"{what} {done:,}/{total:,}" if total else what
-
-
-# --- Confine errors in one run's folder to that run
 
 
 WHOLE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
@@ -119,9 +49,6 @@ def ending_of_error(error: Exception, run_id: str) -> Ending:
         error=f"The files in runs/{run_id} of the store cannot be used ({type(error).__name__}: {error}). Restore the "
         "folder from a backup or move it away, then `ablations retry`.",
     )
-
-
-# --- Place runs on slots
 
 
 LOOKAHEAD = 64  # one placement examines this many jobs more than there are free slots
@@ -378,9 +305,6 @@ class Placement:
             self.reporter.summary.failed += 1
             self.look = True
             return None
-
-
-# --- Check whether a branch can start: its parent run must have saved the checkpoint from which the branch begins
 
 
 def no_parent_run(store: Store, queue: WorkQueue, job: Job, code: str) -> str:

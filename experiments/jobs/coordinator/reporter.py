@@ -11,7 +11,7 @@ from experiments.identity import seed_in_words
 from experiments.jobs.attempts.attempt import RunningAttempt
 from experiments.jobs.coordinator.background import Background
 from experiments.jobs.queue.job import Claimed, Job, State
-from experiments.jobs.queue.queue import left_s
+from experiments.jobs.queue.time_left import left_s
 from experiments.jobs.queue.work_queue import WorkQueue
 from experiments.store.tracked_run import TrackedRun
 

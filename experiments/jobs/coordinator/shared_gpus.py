@@ -7,7 +7,8 @@ from collections.abc import Collection, Iterable, Sequence
 from experiments.jobs.attempts.attempt import RunningAttempt
 from experiments.jobs.coordinator.sharing import Card, Level, Share, grow, operations, why_alone
 from experiments.jobs.coordinator.throughput import RunReport, Throughput
-from experiments.jobs.devices.slots import GpuMemory, Slot
+from experiments.jobs.devices.gpu_occupancy import GpuMemory
+from experiments.jobs.devices.slots import Slot
 from experiments.jobs.queue.job import Waiting
 from experiments.messages import number
 from experiments.records import CONTEXT_GB, TRAINING

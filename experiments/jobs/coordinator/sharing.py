@@ -33,9 +33,6 @@ GAIN = 1.1  # smallest growth of the throughput per doubling
 SHARERS = 8  # a run that shares a GPU gets the GPU's CPU threads divided by this number
 
 
-# --- Predictions
-
-
 def operations(cost: float, steps: int | None) -> float:
     """Return the predicted floating-point operations of a training step; 0 if unknown.
 
@@ -86,9 +83,6 @@ def enough_for(most: int) -> str:
 
 def _fill(of_gpu: float) -> str:
     return "fill the GPU" if of_gpu >= 1 else f"fill {of_gpu:.0%} of the GPU"
-
-
-# --- A GPU and the runs that share it
 
 
 @dataclass(frozen=True)
@@ -187,9 +181,6 @@ def first_limit(ops: Iterable[float], slot: Slot) -> int:
         return 1
     largest = max(load(each, slot) for each in ops)
     return min(slot.most, next((count for count in FIRST if count * largest <= LARGE), 1))
-
-
-# --- Growth
 
 
 def growth(before: Window, after: Window) -> float | None:

@@ -17,7 +17,8 @@ from experiments.jobs.coordinator.attempt_watch import HANG_S
 from experiments.jobs.coordinator.background import Background
 from experiments.jobs.coordinator.interrupts import Interrupts
 from experiments.jobs.coordinator.loop import Coordinator, Until
-from experiments.jobs.coordinator.placement import Placement, TaskOf
+from experiments.jobs.coordinator.placement import Placement
+from experiments.jobs.coordinator.preparation import TaskOf
 from experiments.jobs.coordinator.reporter import Reporter, Summary, View
 from experiments.jobs.devices.slots import Slot
 from experiments.jobs.engines.engine import CHILD, Engine
@@ -88,8 +89,6 @@ def work(
         return reporter.summary
 
 
-# --- Remove the temporary files and folders of killed processes
-#
 # A process that creates a temporary file or folder holds a lock on it (experiments/store/durable.py). Those created
 # after the start of this coordinator are not touched, because their process may not have locked them yet.
 

@@ -10,18 +10,11 @@
 CUDA_VISIBLE_DEVICES allows. nvidia-smi lists the GPUs. This module does not import torch.
 """
 
-import itertools
-import math
 import os
 import re
-import threading
-import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from concurrent import futures
-from concurrent.futures import Future
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Self, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from experiments.device_spec import DeviceSpec
 from experiments.errors import UserError
@@ -29,12 +22,9 @@ from experiments.jobs.devices.hardware import (
     OTHERS_SHARE,
     Gpu,
     available_cores,
-    gpu_used_gb,
-    gpus_in_use,
     memory_gb,
     visible_gpus,
 )
-from experiments.messages import number
 from experiments.processes.processor import mps_serves
 from experiments.records import CONTEXT_GB
 
@@ -249,159 +239,3 @@ def _cuda(chosen: Sequence[tuple[int, Gpu]], share: int, *, named: bool) -> list
             cap = room if share > 1 else None
             slots.append(Slot(name, "cuda", threads, gpu.device, cap, room, named, share=1 / share))
     return slots
-
-
-# --- The slots of a node worker, a program that runs several attempts on one node of a cluster
-
-
-NODE_GRAMMAR = (
-    "With --workers, name the slots of one node: cpu:N or cpu:NxT (N runs at once, of T threads each), cuda:N (N GPUs "
-    "with a run each), cuda:NxK (K runs share each GPU) or cuda:NxKxT (of T threads each)."
-)
-
-
-@dataclass(frozen=True)
-class Node:
-    """The slots of one node: `devices` GPUs or CPU slots, with `shares` runs of `threads` threads on each."""
-
-    kind: str
-    devices: int
-    shares: int
-    threads: int
-
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        """Read --devices as the slots of one node. Raise UserError for wrong text."""
-        match = re.fullmatch(r"cpu:(\d+)(?:x(\d+))?|cuda:(\d+)(?:x(\d+))?(?:x(\d+))?", text.strip())
-        if not match or "0" in match.groups():
-            raise UserError(f"--devices {text}: {NODE_GRAMMAR}")
-        if match[1]:
-            return cls("cpu", int(match[1]), 1, int(match[2] or CLUSTER_THREADS["cpu"]))
-        shares = int(match[4] or 1)
-        return cls("cuda", int(match[3]), shares, int(match[5] or max(1, CLUSTER_THREADS["cuda"] // shares)))
-
-    @property
-    def at_once(self) -> int:
-        """Number of runs at a time."""
-        return self.devices * self.shares
-
-    def slots(self, nodes: int) -> list[Slot]:
-        """Return the slots of that many nodes. A run gets its node when a node has a free slot."""
-        device = None if self.kind == "cuda" else ""
-        places = itertools.product(range(nodes), range(self.devices), range(self.shares))
-        return [
-            Slot(
-                f"{self.kind}.{node * self.devices + i}" + (f"/{share}" if self.shares > 1 else ""),
-                self.kind,
-                self.threads,
-                device,
-                share=1 / self.shares,
-                node=str(node),
-            )
-            for node, i, share in places
-        ]
-
-    @property
-    def whole(self) -> Slot:
-        """The resources of a whole node, as a worker requests them from the cluster."""
-        device = None if self.kind == "cuda" else ""
-        return Slot(self.kind, self.kind, self.threads * self.shares, device, count=self.devices)
-
-    def needs(self, slot: Slot) -> tuple[int, int]:
-        """Return the number of devices that a run on `slot` takes, and the number of shares of each."""
-        if self.kind == "cpu":
-            return len(slot.parts), 1
-        return (slot.count, self.shares) if slot.count > 1 else (1, min(len(slot.parts), self.shares))
-
-    def to_json(self) -> Mapping[str, Any]:
-        return asdict(self)
-
-    def __str__(self) -> str:
-        if self.kind == "cpu":
-            return f"{self.devices} × {self.threads} processor cores"
-        return f"{number(self.devices, 'GPU')} with {self.shares} runs at a time on each"
-
-
-# --- Leave GPUs alone while other users compute on them
-#
-# nvidia-smi is used only for GPUs without a run of this program. In a container its process ids differ from those
-# visible here, so this program's processes could not be distinguished from others. nvidia-smi is called in a thread,
-# because it hangs if the driver hangs.
-
-
-Answer = TypeVar("Answer")
-ASK_EVERY_S = 10.0
-WAIT_S = 1.0  # limit of the wait for an answer; after it, GPUs without an answer are left alone
-
-
-class GpuOccupancy:
-    """Finds the GPUs that other users compute on. GPUs that the user has named are always used."""
-
-    def __init__(self, ask: Callable[[], Mapping[str, str]] = gpus_in_use) -> None:
-        self._ask = ask
-        self._asked_at = -math.inf
-        self._asked: Future[Mapping[str, str]] | None = None  # the call that is running
-        self._in_use: Mapping[str, str] | None = None  # None: unknown
-
-    @property
-    def due(self) -> bool:
-        """Whether nvidia-smi has answered, or it is time to call it again."""
-        return self._asked.done() if self._asked else time.monotonic() - self._asked_at >= ASK_EVERY_S
-
-    def left_alone(self, slots: Sequence[Slot], leased: Collection[str], wait_s: float = WAIT_S) -> dict[str, str]:
-        """Return the free slots whose GPU others use, or may use: name → description of their processes."""
-        ours = {slot.unit: slot.device for slot in slots if slot.name in leased}
-        free = [slot for slot in slots if slot.kind == "cuda" and not slot.named and slot.unit not in ours]
-        if not free:
-            return {}
-        if self.due and not self._asked:
-            self._asked = _ask_aside(self._ask)
-            futures.wait([self._asked], wait_s)
-        if self._asked:
-            known = self._asked.done() and not self._asked.exception()
-            self._in_use = self._asked.result() if known else None
-            if self._asked.done():
-                self._asked, self._asked_at = None, time.monotonic()
-        if self._in_use is None:
-            return {slot.name: "nvidia-smi does not answer" for slot in free if slot.device}
-        self._in_use = {device: why for device, why in self._in_use.items() if device not in ours.values()}
-        return {slot.name: self._in_use[slot.device] for slot in free if slot.device and slot.device in self._in_use}
-
-
-SAMPLE_S = 5.0
-
-
-class GpuMemory:
-    """Samples the memory in use on the GPUs. The coordinator never waits for a sample."""
-
-    def __init__(self, ask: Callable[[], Mapping[str, float]] = gpu_used_gb) -> None:
-        self._ask = ask
-        self._asked_at = -math.inf
-        self._asked: Future[Mapping[str, float]] | None = None  # the call that is running
-
-    def sample(self) -> Mapping[str, float]:
-        """Return the GB in use by UUID and index, if nvidia-smi has answered since the last call; otherwise {}.
-
-        nvidia-smi is called about every SAMPLE_S.
-        """
-        now = time.monotonic()
-        if self._asked is None and now - self._asked_at >= SAMPLE_S:
-            self._asked, self._asked_at = _ask_aside(self._ask), now
-        if self._asked is None or not self._asked.done():
-            return {}
-        answered, self._asked = self._asked, None
-        return {} if answered.exception() else answered.result()
-
-
-def _ask_aside(ask: Callable[[], Answer]) -> "Future[Answer]":
-    """Call nvidia-smi in a new thread."""
-    asked: Future[Answer] = Future()
-    threading.Thread(target=_answer, args=(ask, asked), daemon=True, name="nvidia-smi").start()
-    return asked
-
-
-def _answer(ask: Callable[[], Answer], asked: "Future[Answer]") -> None:
-    try:
-        asked.set_result(ask())
-    except Exception as error:
-        asked.set_exception(error)

@@ -7,7 +7,8 @@ from typing import cast
 from experiments.errors import UserError
 from experiments.jobs.engines.cluster import ClusterEngine
 from experiments.jobs.engines.engine import Engine
-from experiments.jobs.engines.workers import NodeWorkers, WorkerPool
+from experiments.jobs.engines.worker_pool import WorkerPool
+from experiments.jobs.engines.workers import NodeWorkers
 from model.extensions import added, load
 
 ENGINES = {

@@ -1,31 +1,21 @@
-"""The base class of engines for several machines, and the keeper of a child on a cluster's node.
+"""The base class of engines for several machines.
 
 Children see the store under the same path as the coordinator. They outlive the coordinator. Another coordinator adopts
 them by name, or finds that they have ended.
 """
 
-import contextlib
-import ctypes
 import json
 import os
 import re
-import shlex
-import signal
-import subprocess
-import threading
 import time
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import FrameType
 from typing import Any, ClassVar
 
-from experiments.errors import UserError
-from experiments.events.event_log import EventWriter
 from experiments.jobs.engines.engine import Engine, Exit, Handle, Launch
-from experiments.processes.marked import MARK, end_marked
-from experiments.records import FailureClass
-from experiments.store.checksummed import read_json, with_checksum, write_json
+from experiments.jobs.engines.keeper import LAUNCH, recorded_exit
+from experiments.store.checksummed import with_checksum
 from experiments.store.durable import whole_file
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")  # a queue of another user must not pass options to scancel
@@ -105,145 +95,3 @@ class ClusterEngine(Engine):
 def user() -> str:
     """Return this user's id, by which a cluster lists jobs."""
     return str(os.getuid())
-
-
-def node_name() -> str:
-    """Return this node's name in its cluster."""
-    return os.environ.get("SLURMD_NODENAME") or os.uname().nodename
-
-
-# --- The keeper: starts the child, passes requests on to it, and records its end
-#
-# A cluster starts the keeper with the attempt's folder, where an engine has written `launch.json`. The child runs in
-# a new session and dies with its keeper. The keeper writes the child's exit code to `exit.json` in the same folder.
-# A coordinator needs only this file, on any machine, at any later time. Lines of --setup (`module load …`,
-# `conda activate …`) run before the child in one bash, which then becomes the child. If a line fails, the attempt
-# fails with the output of the line.
-
-
-LAUNCH, EXIT = "launch.json", "exit.json"
-# Variables that the cluster sets for a job (devices, job ids). The values in the launch override them.
-GIVEN = ("CUDA_VISIBLE_DEVICES", "RAY_JOB_ID", "TMPDIR", "HOSTNAME")
-# Prefixes of variables that only the cluster sets. The launch never overrides them, because its values may come from
-# the job in which the coordinator runs.
-NODES = ("SLURM", "CUDA_MPS")
-# Variables that --devices sets. Lines of --setup do not change them.
-_DECIDED = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
-SETUP_FAILED = 111  # exit code after a line of --setup failed
-OUTPUT = 2000  # bytes of the line's output in the message
-REQUESTS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2, signal.SIGCONT)  # requests to end, from users or time limits
-_PR_SET_PDEATHSIG = 1
-
-
-class Keeper:
-    """Keeps one child. Construct it in a thread that lives as long as the child.
-
-    changes: variables that are set or changed in the child's environment.
-    """
-
-    def __init__(self, folder: Path, changes: Mapping[str, str] | None = None) -> None:
-        launch = read_json(folder / LAUNCH) or {}
-        self._folder, self._log = folder, Path(launch["log"])
-        self._asked = threading.Event()
-        given = {**environment(launch["environment"], os.environ), **(changes or {})}
-        self._mark = given.get(MARK, "")
-        with self._log.open("ab") as output:
-            self._child = subprocess.Popen(
-                after_setup(launch["setup"], launch["argv"], given),
-                env=given,
-                cwd=launch["cwd"] if Path(launch["cwd"]).is_dir() else None,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                preexec_fn=_prepare,
-            )
-        (folder / LAUNCH).unlink()  # the file is no longer needed, and its environment may contain secrets
-
-    def wait(self) -> int:
-        """Wait for the end of the child, record its exit code on the disk, and return it."""
-        code = self._child.wait()
-        if self._mark:
-            end_marked(Path(self._mark))
-        if code == SETUP_FAILED:
-            said = self._log.read_bytes()[-OUTPUT:].decode(errors="replace").strip()
-            events = EventWriter(self._folder)
-            message = f"{said}\nCorrect the line; `ablations retry` queues the run again."
-            events.emit("failed", cls=FailureClass.USER_ERROR, message=message, traceback="")
-            events.close()
-        record_exit(self._folder, code)
-        return code
-
-    @property
-    def living(self) -> bool:
-        """Whether the child lives. If it does not, `wait` returns at once."""
-        return self._child.poll() is None
-
-    def terminate(self) -> None:
-        """Send SIGTERM, but only once. A second SIGTERM would mean "at once", and clusters repeat their signals."""
-        if not self._asked.is_set() and self.living:
-            self._asked.set()
-            self._child.terminate()
-
-    def kill(self) -> None:
-        """End the child and its process group at once."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._child.pid, signal.SIGKILL)
-
-
-def after_setup(lines: Sequence[str], argv: Sequence[str], environment: Mapping[str, str]) -> Sequence[str]:
-    """Return the command that runs the lines and then `argv`.
-
-    If a line fails, the command names the line and ends with SETUP_FAILED.
-    """
-    if not lines:
-        return argv
-    script = []
-    for line in lines:
-        said = shlex.quote(f"--setup {shlex.quote(line)} failed on the node {node_name()} (exit code")
-        script += [line, f'(exit $?) || {{ __code=$?; echo {said} "$__code)."; exit {SETUP_FAILED}; }}']
-    decided = [f"{name}={environment[name]}" for name in _DECIDED if name in environment]
-    # `argv` is not passed as arguments of bash, because `source` would pass them on
-    return ["bash", "-c", "\n".join([*script, f"exec {shlex.join(['env', *decided, *argv])}"])]
-
-
-def run_child(folder: str) -> int:
-    """Keep one child in the main thread of a process. Signals to this process are requests to end."""
-    keeper = Keeper(Path(folder))
-
-    def ask(number: int, _frame: FrameType | None) -> None:
-        if number != signal.SIGCONT:  # clusters send it together with other signals
-            keeper.terminate()
-
-    for number in REQUESTS:
-        signal.signal(number, ask)
-    return keeper.wait()
-
-
-def environment(wanted: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of the launch, plus the variables that the cluster has set for the job."""
-    kept = {name: value for name, value in wanted.items() if not name.startswith(NODES)}
-    return {name: value for name, value in given.items() if name.startswith(GIVEN + NODES)} | kept
-
-
-def record_exit(folder: Path, code: int | None, withdrawn: str = "") -> None:
-    """Record how an attempt ended, for coordinators on any machine (see `Exit`)."""
-    write_json(folder / EXIT, {"code": code, "withdrawn": withdrawn, "host": node_name()})
-
-
-def recorded_exit(folder: Path) -> Exit | None:
-    """Return the end that a keeper has recorded; None if there is none yet."""
-    with contextlib.suppress(UserError):  # the file is damaged, or the network disk does not answer
-        if record := read_json(folder / EXIT):
-            return Exit(record["code"], record["withdrawn"])
-    return None
-
-
-def _prepare() -> None:
-    """Let the child die with the keeper, and ignore a cluster's notices. This runs in the child before its program.
-
-    Slurm sends notices as signals to every process of a job, and these signals would end most programs.
-    """
-    for number in (signal.SIGUSR1, signal.SIGUSR2):
-        signal.signal(number, signal.SIG_IGN)
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -17,9 +17,9 @@ from pathlib import Path
 from types import FrameType
 
 from experiments.errors import UserError
-from experiments.jobs.devices.slots import Node
-from experiments.jobs.engines.cluster import Keeper, node_name
-from experiments.jobs.engines.workers import BEGAN, FAILED, JOB, KILL, WORKER, WorkItem, WorkItems
+from experiments.jobs.devices.node import Node
+from experiments.jobs.engines.keeper import Keeper, node_name
+from experiments.jobs.engines.work_items import BEGAN, FAILED, JOB, KILL, WORKER, WorkItem, WorkItems
 from experiments.store.checksummed import read_json, write_json
 
 LOOK_S = 0.5

@@ -15,8 +15,9 @@ from typing import Self
 
 from experiments.errors import UserError
 from experiments.jobs.devices.slots import Slot
-from experiments.jobs.engines.cluster import ClusterEngine, run_child, user
+from experiments.jobs.engines.cluster import ClusterEngine, user
 from experiments.jobs.engines.engine import Handle, Launch, import_path
+from experiments.jobs.engines.keeper import run_child
 
 ASK_EVERY_S = 2.0
 COMMAND_S = 60.0  # a busy controller may be slow

@@ -4,21 +4,16 @@
 display. The coordinator reads and writes `Waiting`, `Claimed` and `Ending`.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from experiments.errors import Damaged
 from experiments.identity import digest, without_runs
 from experiments.masking import masked
 from experiments.records import FailureClass
 from experiments.run_spec import EvaluationSpec, RunSpec
-from experiments.store.checksummed import with_checksum, without_checksum
 from experiments.store.retention import Keep, union
-
-# --- States of a job and outcomes of an attempt
 
 
 class State(StrEnum):
@@ -53,9 +48,6 @@ class Outcome(StrEnum):
     USER_ERROR = FailureClass.USER_ERROR
     BUG = FailureClass.BUG
     CANCELLED = "cancelled"
-
-
-# --- Jobs
 
 
 class Member(NamedTuple):
@@ -230,38 +222,3 @@ class Ending:
         """Mask credentials, because the texts are shown in the queue, in MLflow and in the terminal."""
         object.__setattr__(self, "error", masked(self.error))
         object.__setattr__(self, "detail", masked(self.detail))
-
-
-# --- The JSON columns of the queue. They have checksums, because they determine results and identify processes.
-
-
-def to_text(values: Mapping[str, Any]) -> str:
-    """Return a record with its checksum as JSON text."""
-    return json.dumps(with_checksum(values))
-
-
-def from_text(text: Any, run_id: str) -> dict[str, Any]:
-    """Return the record in a text of `to_text`. Raise Damaged if it does not match its checksum."""
-    try:
-        return without_checksum(json.loads(text))
-    except (ValueError, TypeError, RecursionError) as error:
-        raise damaged(run_id, str(error)) from None
-
-
-def job_from(text: Any, run_id: str, members: tuple[Member, ...] = ()) -> Job:
-    """Return the job in a text. Raise Damaged if the text is not the job of this run."""
-    try:
-        job = Job.from_json(from_text(text, run_id), members)
-    except (TypeError, KeyError, ValueError) as error:  # a field is missing or has a wrong type
-        raise damaged(run_id, str(error)) from None
-    if job.run_id != run_id:
-        raise damaged(run_id, "it belongs to another run")
-    return job
-
-
-def damaged(run_id: str, why: str) -> Damaged:
-    """Return the error for a damaged queue entry."""
-    return Damaged(
-        f"The queue's entry of run {run_id} is damaged ({why}). Trained results are not lost. Write the entry again "
-        "with `ablations run` or `ablations queue`."
-    )

@@ -11,7 +11,8 @@ from typing import Any
 
 from experiments.errors import Damaged
 from experiments.jobs.queue import trust
-from experiments.jobs.queue.job import Job, from_text, to_text
+from experiments.jobs.queue.job import Job
+from experiments.jobs.queue.job_json import from_text, to_text
 from experiments.run_spec import recorded_spec
 from experiments.store.retention import Keep, union
 from experiments.store.run_names import named_by_of, recorded_name

@@ -1,4 +1,4 @@
-"""Open the queue's SQLite file with its version and journal mode, and explain SQLite's errors."""
+"""Open the queue's SQLite file with its version and journal mode."""
 
 import contextlib
 import os
@@ -6,13 +6,15 @@ import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
-from experiments.errors import DiskFull, UserError, explain_os_errors
+from experiments.errors import UserError, explain_os_errors
 from experiments.jobs.queue import older
+from experiments.jobs.queue.sqlite_errors import REBUILD, explain
 from experiments.store import locks
 from experiments.store.durable import folder_beside, name_new
 from experiments.store.sqlite_mode import journal_mode
 
 VERSION = 10
+BUSY_TIMEOUT_S = 30.0
 APPLICATION = 0x41424C51  # "ABLQ", which marks a queue of this program
 
 SCHEMA = """
@@ -152,76 +154,3 @@ def immediate(connection: sqlite3.Connection) -> Iterator[None]:
             connection.execute("ROLLBACK")
         raise
     connection.execute("COMMIT")
-
-
-# --- Explain SQLite's errors in the queue and in MLflow's database, and say what to do
-
-
-BUSY_TIMEOUT_S = 30.0
-REBUILD = "A queue contains no results: `ablations queue STUDY` makes it again."
-# Parts of SQLite's messages about a damaged file. SQLite does not recognise every damage as such.
-_DAMAGE = ("malformed", "no such table", "no such column", "has no column", "not decode", "unsupported file format")
-
-
-@contextlib.contextmanager
-def explain(path: Path, what: str = "the queue", again: str = f"Move it away. {REBUILD}") -> Iterator[None]:
-    """Turn SQLite errors that a user can fix into UserError or DiskFull.
-
-    This includes SQLite errors that MLflow raises. Other errors pass unchanged.
-
-    what: name of the database.
-    again: advice on how to get a new one.
-    """
-    try:
-        yield
-    except UserError:
-        raise
-    except Exception as error:
-        message = _message(error, path)
-        advice = _advice(message, path, what, again) if message else None
-        if advice is None:
-            raise
-        raise (DiskFull if "disk is full" in message else UserError)(advice) from error
-
-
-def _message(error: BaseException, path: Path) -> str:
-    """Return SQLite's message; "" for an error of another origin."""
-    if isinstance(error, UnicodeDecodeError):  # SQLite quotes the damaged part of a schema
-        return "malformed"
-    if "database schema (found version" in str(error):  # MLflow has checked its tables
-        return "no such table"
-    cause: BaseException | None = error
-    while cause is not None and not isinstance(cause, sqlite3.Error):
-        cause = cause.__cause__
-    return "" if cause is None else _meant(str(cause), path)
-
-
-def _meant(message: str, path: Path) -> str:
-    """Return SQLite's message, or its real cause if SQLite could not create a file beside the database."""
-    if "unable to open" in message and path.parent.is_dir() and not path.is_dir():
-        if path.exists() and not os.access(path.parent, os.W_OK):
-            return "readonly database"
-        disk = os.statvfs(path.parent)
-        if disk.f_files and not disk.f_favail:
-            return "database or disk is full"  # there are no inodes left
-    return message
-
-
-def _advice(message: str, path: Path, what: str, again: str) -> str | None:
-    its = f"{what[0].upper()}{what[1:]} {path}"
-    elsewhere = "or name another place with --state-dir."
-    known = {
-        "disk is full": f"There is no space left, or no inode (`df -i`), for {what} {path}. Free some, {elsewhere} "
-        "Finished results are not lost.",
-        "readonly database": f"{its} cannot be written: it or its disk is read-only. Check the owner and mode, "
-        f"{elsewhere}",
-        "unable to open": f"{its} cannot be opened. Check that its folder exists and that you may write to it, "
-        f"{elsewhere}",
-        "disk I/O error": f"The disk failed while reading or writing {what} {path}. Check the disk and its space, "
-        f"{elsewhere} {again}",
-        "not a database": f"{path} is not {what}, because it is not an SQLite file. {again}",
-        **dict.fromkeys(_DAMAGE, f"{its} is damaged, or of another version. {again}"),
-        "is locked": f"{its} stayed locked by another process. Try again; if it is on a network disk, name a local "
-        "folder with --state-dir.",
-    }
-    return next((text for part, text in known.items() if part in message), None)

@@ -10,9 +10,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from experiments.jobs.queue.job import Ending, Job, Member, Outcome, State, Waiting, to_text
-from experiments.jobs.queue.queue import LEFT, SPEC, UNPREDICTED, Queue
-from experiments.jobs.queue.queue_file import explain
+from experiments.jobs.queue.job import Ending, Job, Member, Outcome, State, Waiting
+from experiments.jobs.queue.job_json import to_text
+from experiments.jobs.queue.queue import Queue
+from experiments.jobs.queue.queue_connection import LEFT, SPEC, UNPREDICTED
+from experiments.jobs.queue.sqlite_errors import explain
 from experiments.records import record_time
 from experiments.run_spec import EvaluationSpec
 

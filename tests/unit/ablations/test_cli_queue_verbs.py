@@ -17,7 +17,7 @@ from experiments.errors import UserError
 from experiments.events.event_log import EventWriter
 from experiments.jobs.coordinator.reporter import Summary
 from experiments.jobs.queue.job import Ending, Member, Outcome, State
-from experiments.jobs.queue.queue import SHARING
+from experiments.jobs.queue.queue_connection import SHARING
 from experiments.jobs.queue.work_queue import WorkQueue
 from experiments.store import durable
 from experiments.store.checksummed import write_json

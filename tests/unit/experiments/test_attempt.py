@@ -7,7 +7,8 @@ import pytest
 
 from experiments.device_spec import DeviceSpec
 from experiments.events.event_log import EventWriter, Tail
-from experiments.jobs.attempts.attempt import AttemptProgress, prepare_attempt
+from experiments.jobs.attempts.attempt import prepare_attempt
+from experiments.jobs.attempts.attempt_progress import AttemptProgress
 from experiments.jobs.devices.slots import Slot
 from experiments.jobs.engines.engine import Engine
 from experiments.jobs.engines.local import LocalEngine

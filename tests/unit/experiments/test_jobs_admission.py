@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.jobs.coordinator.scheduler import TOLERANCE, Admission, resident
+from experiments.jobs.coordinator.admission import Admission, resident
 from experiments.jobs.devices import hardware
-from experiments.jobs.devices.slots import Slot
+from experiments.jobs.devices.slots import TOLERANCE, Slot
 from experiments.jobs.engines.engine import Handle
 from experiments.jobs.queue.job import Waiting
 
@@ -99,7 +99,7 @@ def test_it_looks_again_only_while_a_run_waits(monkeypatch):
     assert not admission.due
     admission.admit([(job(0, 5.0), CPU)], [])
     assert admission.waiting and not admission.due
-    monkeypatch.setattr("experiments.jobs.coordinator.scheduler.LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr("experiments.jobs.coordinator.admission.LOOK_EVERY_S", 0.0)
     assert admission.due
     free[0] = 9.0
     assert admission.admit([(job(0, 5.0), CPU)], []).pairs and not admission.due

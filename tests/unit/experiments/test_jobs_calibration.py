@@ -9,8 +9,8 @@ from experiments.config.run_config import RunConfig
 from experiments.config.training import OPTIMIZERS, TrainingConfig
 from experiments.jobs.attempts.probe import ProbePoint, Speed, keep, kept, of_results
 from experiments.jobs.devices.slots import Slot
-from experiments.jobs.engines.cluster import environment
 from experiments.jobs.engines.engine import child_environment
+from experiments.jobs.engines.keeper import environment
 from experiments.store.checksummed import write_json
 from experiments.store.layout import Store
 from experiments.tasks import network as footprint

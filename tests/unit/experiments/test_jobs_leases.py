@@ -12,9 +12,10 @@ from experiments.errors import UserError
 from experiments.jobs.attempts.probe import _refuse_others
 from experiments.jobs.coordinator.scheduler import place
 from experiments.jobs.devices import hardware
-from experiments.jobs.devices.slots import GpuOccupancy, Slot, join, parse_slots
+from experiments.jobs.devices.gpu_occupancy import GpuOccupancy
+from experiments.jobs.devices.slots import Slot, join, parse_slots
 from experiments.jobs.queue.job import Waiting
-from experiments.jobs.queue.queue import makespan
+from experiments.jobs.queue.time_left import makespan
 from tests.fake_gpus import app, gpu, put_nvidia_smi
 
 

@@ -8,7 +8,8 @@ import pytest
 from ablations.service.coordination import WorkOptions
 from experiments.errors import UserError
 from experiments.jobs.coordinator.scheduler import place
-from experiments.jobs.devices.slots import Node, join, most_together
+from experiments.jobs.devices.node import Node
+from experiments.jobs.devices.slots import join, most_together
 from experiments.jobs.engines import node_worker
 from experiments.jobs.queue.job import Waiting
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.config.training import SMALLEST_MICRO_BATCH
-from experiments.jobs.attempts.attempt import AttemptProgress
+from experiments.jobs.attempts.attempt_progress import AttemptProgress
 from experiments.jobs.attempts.outcomes import LONG_S, MAX_STALLS, decide
 from experiments.jobs.queue.job import Claimed, Outcome, State
 from tests.made_jobs import made_job

@@ -17,8 +17,10 @@ from experiments.errors import Damaged, UserError
 from experiments.identity import identity_of, with_members
 from experiments.jobs.coordinator.placement import Placement
 from experiments.jobs.queue import queue_file, trust
-from experiments.jobs.queue.job import Ending, Member, Outcome, State, job_from, merge, to_text
-from experiments.jobs.queue.queue import Queue, left_s
+from experiments.jobs.queue.job import Ending, Member, Outcome, State, merge
+from experiments.jobs.queue.job_json import job_from, to_text
+from experiments.jobs.queue.queue import Queue
+from experiments.jobs.queue.time_left import left_s
 from experiments.jobs.queue.work_queue import WorkQueue
 from experiments.run_spec import EvaluationSpec, TrainerSpec
 from experiments.store import locks

@@ -12,7 +12,8 @@ from experiments.jobs.coordinator.work import work
 from experiments.jobs.devices.slots import Slot
 from experiments.jobs.engines.local import LocalEngine
 from experiments.jobs.queue import trust
-from experiments.jobs.queue.job import Member, State, from_text, to_text
+from experiments.jobs.queue.job import Member, State
+from experiments.jobs.queue.job_json import from_text, to_text
 from experiments.jobs.queue.queue import Queue
 from experiments.run_spec import TrainerSpec
 from experiments.store.layout import Store

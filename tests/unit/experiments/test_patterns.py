@@ -8,7 +8,7 @@ from experiments.command_words import parts_of_command
 from experiments.dotted import flatten
 from experiments.errors import Diverged
 from experiments.identity import identity_of
-from experiments.jobs.attempts.attempt import AttemptProgress
+from experiments.jobs.attempts.attempt_progress import AttemptProgress
 from experiments.run_spec import TrainerSpec
 from experiments.store.run_names import run_name
 from experiments.tasks.load import load_task

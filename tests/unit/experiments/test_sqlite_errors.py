@@ -5,7 +5,7 @@ import sqlite3
 import pytest
 
 from experiments.errors import DiskFull, UserError
-from experiments.jobs.queue.queue_file import explain
+from experiments.jobs.queue.sqlite_errors import explain
 
 
 def told(path, error, **more):

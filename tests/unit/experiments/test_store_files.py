@@ -11,8 +11,9 @@ import pytest
 from experiments.errors import UserError
 from experiments.events.event_log import EventWriter
 from experiments.jobs.devices.slots import Slot
-from experiments.jobs.engines.cluster import LAUNCH, ClusterEngine, Keeper
+from experiments.jobs.engines.cluster import ClusterEngine
 from experiments.jobs.engines.engine import Launch
+from experiments.jobs.engines.keeper import LAUNCH, Keeper
 from experiments.jobs.queue.queue import Queue
 from experiments.store.checksummed import read_json, write_json
 from experiments.store.durable import whole_file, whole_folder
