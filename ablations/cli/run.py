@@ -15,7 +15,8 @@ from ablations.cli.progress import Live, Watched, work_on
 from ablations.cli.report import print_table
 from ablations.cli.terminal import FAILED, INTERRUPTED, answer, plain_progress, print_json, say
 from ablations.planning.plan import Plan, PlannedRun
-from ablations.service.coordination import WorkOptions, complete_mlflow, hand_over, in_turn
+from ablations.service.coordination import WorkOptions, complete_mlflow
+from ablations.service.detached import hand_over, in_turn
 from ablations.service.enqueue import enqueue, prepare, trained_again, wanted
 from ablations.service.forecast import forecast
 from ablations.service.preflight import missing_precisions, paragraphs, warnings

@@ -19,7 +19,7 @@ from ablations.cli.store import note
 from ablations.cli.terminal import answer, print_json, say
 from ablations.planning.plan import Plan
 from ablations.service.choose_run import NOT_TRAINING, chosen, label, labels, of_study
-from ablations.service.coordination import collect_detached
+from ablations.service.detached import collect_detached
 from ablations.service.selected import Selected, Selectors, StoreOptions, choose
 from ablations.service.store_tables import store_tables
 from experiments.errors import UserError

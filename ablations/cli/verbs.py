@@ -43,7 +43,7 @@ DESCRIBE, RUN, PRINT = "Describe a table", "Train its rows", "Print, check and s
 MODELS, STORE = "Use trained models", "Look into a store, and keep it in order"
 CORE = {  # verbs by name, in the order of --help
     "studies": Verb("ablations.cli.describe:studies", DESCRIBE, "studies"),
-    "new": Verb("ablations.cli.describe:new", DESCRIBE, "new my_study"),
+    "new": Verb("ablations.cli.new_study:new", DESCRIBE, "new my_study"),
     "settings": Verb("ablations.cli.describe:settings", DESCRIBE, "settings translation"),
     "plan": Verb("ablations.cli.show_plan:plan", DESCRIBE, "plan table3 --profile small --corpus my-corpus"),
     "noise": Verb("ablations.cli.show_plan:noise", DESCRIBE, "noise table3 --seeds 5"),

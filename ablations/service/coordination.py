@@ -1,17 +1,12 @@
-"""Start a coordinator on a store's queue, write the missing runs to MLflow, and collect results of detached runs."""
+"""Start a coordinator on a store's queue, and write the missing runs to MLflow."""
 
 import contextlib
 import math
-import os
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 
-from experiments.errors import UserError, explain_os_errors
+from experiments.errors import UserError
 from experiments.jobs.coordinator.attempt_watch import HANG_S
 from experiments.jobs.coordinator.background import Background
 from experiments.jobs.coordinator.loop import Until
@@ -20,7 +15,7 @@ from experiments.jobs.coordinator.work import work
 from experiments.jobs.devices.node import Node
 from experiments.jobs.devices.slots import Slot, parse_cluster_slots, parse_slots
 from experiments.jobs.engines.by_name import engines, load_engine
-from experiments.jobs.engines.engine import Engine, import_path
+from experiments.jobs.engines.engine import Engine
 from experiments.jobs.engines.local import LIGHT, LocalEngine
 from experiments.jobs.engines.worker_pool import WorkerPool
 from experiments.jobs.queue.job import State
@@ -28,7 +23,6 @@ from experiments.jobs.queue.queue import Queue
 from experiments.jobs.queue.work_queue import WorkQueue
 from experiments.messages import number, suggestion
 from experiments.store.layout import Store
-from experiments.store.locks import Occupied
 from experiments.tasks.load import task_of, trains_apart
 from experiments.tracking.mlflow import Tracker
 from experiments.tracking.rebuild import lacking, recognise, write_lacking
@@ -197,69 +191,3 @@ def held(store: Store) -> list[str]:
     """Return the reasons why queued runs are held, without repetitions."""
     with Queue(store.queue_db) as queue:
         return queue.held()
-
-
-# --- Results of runs that continue on a cluster (`work --detach`), which most commands collect first
-
-
-DETACHED = "slurm"  # Ray is not supported, because only `work --engine ray --address …` knows the cluster's address
-
-
-def collect_detached(store: Store) -> None:
-    """Record runs that ended on a cluster while no coordinator was running. Starts no run.
-
-    Does nothing on a read-only disk or while another command works on the store.
-    """
-    if not store.queue_db.exists() or not os.access(store.state_dir, os.W_OK) or store.coordinator():
-        return
-    with Queue(store.queue_db, create=False) as queue:
-        refs = [queue.job(row.run_id).ref or {} for row in queue.rows(State.RUNNING, 1)]
-    if not any(ref.get("engine") == DETACHED for ref in refs):
-        return
-    with contextlib.suppress(UserError):
-        engine = load_engine(DETACHED, {}, store.root, 1)
-        work(store, [], tracker=Background(lambda: Tracker(store)), until="settled", engine=engine)
-
-
-# --- `run --detach`: a background process trains the runs
-
-
-LOGS = "detached"  # the folder in the store for logs of background processes
-TURN_S = 1.0  # seconds between two checks whether another coordinator works
-
-
-def hand_over(store: Store) -> tuple[int, Path]:
-    """Start this command again in a background process. Return its process id and its log.
-
-    The process has a new session, so that it continues after its caller has ended.
-    """
-    log = store.root / LOGS / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"
-    with explain_os_errors(f"write to {log.parent}"):
-        log.parent.mkdir(exist_ok=True)
-        with log.open("ab") as out:
-            process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "ablations", sys.argv[1], "--in-turn", *sys.argv[2:]],
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(import_path())},
-                stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, start_new_session=True,
-            )  # fmt: skip
-    return process.pid, log
-
-
-def in_turn(store: Store, run_ids: Collection[str], start: Callable[[], Summary]) -> Summary:
-    """Work on these runs once no other coordinator works on the store.
-
-    The other coordinator may train these runs too. If it leaves none of them, or if the store is drained, return
-    without work.
-    """
-    while True:
-        if not store.coordinator():
-            with contextlib.suppress(Occupied):
-                return start()
-        with Queue(store.queue_db) as queue:
-            queue.release_left(run_ids)
-        time.sleep(TURN_S)
-        with Queue(store.queue_db, create=False) as queue:
-            states, drained = queue.states(), "drain" in queue.notes()
-        mine = [states.get(run_id) for run_id in run_ids]
-        if drained or not {State.WAITING, State.RUNNING} & set(mine):
-            return Summary(left=mine.count(State.WAITING))

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 
 from ablations.planning.plan import Plan, plan_study
-from ablations.service.coordination import collect_detached
+from ablations.service.detached import collect_detached
 from ablations.service.run_states import DONE, Members, lacks_checkpoints, run_states
 from ablations.study.overrides import setting_names
 from ablations.study.selectors import CORPUS, Selection, selection
@@ -24,9 +24,6 @@ from experiments.tasks.columns import Column
 from experiments.tasks.load import load_task
 from experiments.tuning import trials_of
 from model.extensions import added, load
-
-# --- From selectors to a study, its task, its plan and its store
-
 
 Say = Callable[[str], None]  # prints a line for the user; services print only through it
 
@@ -234,9 +231,6 @@ def choose_table(study_name: str, selectors: Selectors, say: Say) -> SelectedTab
     if selected != (None,) * 4 or selectors.sets:
         raise UserError(f"{study_name} contains a single table. Leave out the selectors.")
     return open_table(Path(study_name), say)
-
-
-# --- Files with a finished table, in place of a study: the extension point `archives` (docs/extending.md)
 
 
 opened_archives: list[str] = []  # paths; their content may cause an unexpected error

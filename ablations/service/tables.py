@@ -24,8 +24,6 @@ from reports.results.table import Table
 from reports.spec.choices import Choices
 from reports.table.build import build_table
 
-# --- The choices of [table] in a study file, as typed on a command line or given in Python
-
 
 @dataclass(frozen=True, kw_only=True)
 class TableOptions:
@@ -80,9 +78,6 @@ def _digits(text: str) -> Iterator[tuple[str, int]]:
         yield key, int(value)
 
 
-# --- The table
-
-
 BY_STUDY = TableOptions()
 
 
@@ -102,9 +97,6 @@ def table_of(
     tests = ("--significance", significance) if significance != "auto" else ()
     asked = shlex.join([*chosen.asked, *tests, *printing.words()])
     return replace(table, asked=asked if chosen.asked else "", chosen=printing.choices(), bundle=chosen.bundle)
-
-
-# --- The folders of the study and the corpus of a printed table, which names them without folders
 
 
 MOST = 500  # maximum number of jobs in the queue that are searched for folders
@@ -141,9 +133,6 @@ def _jobs(selectors: Selectors) -> Iterator[Job]:
                 continue
             if claimed.signed:
                 yield claimed.job
-
-
-# --- For a selection without results: a message that names the nearest selection of the same study with results
 
 
 def nearest_with_results(study: str, selectors: Selectors, plan: Plan) -> str:

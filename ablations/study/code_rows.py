@@ -18,8 +18,10 @@ from experiments.errors import UserError
 from experiments.messages import plain
 from experiments.store.code_change import patch_change, selected_change, tree_change
 from experiments.store.durable import read_regular
+from experiments.store.patch_parts import PatchPart, parts_of
 from experiments.store.repository import LINK, SUBMODULE, GitError, Repository
-from experiments.store.trees import PatchPart, leading_out, parts_of, planned
+from experiments.store.tree_copy import leading_out
+from experiments.store.trees import planned
 from experiments.tasks.own.run_code import check_links
 from model.strict import StrictModel
 

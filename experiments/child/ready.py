@@ -7,7 +7,7 @@ would have to do this work and run git. Imports no torch.
 
 import experiments.child.run  # noqa: F401 - a child runs this module again under the name __main__
 from experiments.store import provenance
-from experiments.store.results import Facts
+from experiments.store.record_base import Facts
 from experiments.tasks.load import load_task
 
 

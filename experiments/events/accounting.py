@@ -19,7 +19,8 @@ from experiments.events.event_log import ENDS, Tail, last_event
 from experiments.events.heartbeat import last_heartbeat
 from experiments.store.checksummed import read_json
 from experiments.store.layout import Store
-from experiments.store.results import Amount, Attempt, Facts, TrainingResult, Word
+from experiments.store.record_base import Amount, Attempt, Facts, Word
+from experiments.store.results import TrainingResult
 from experiments.store.spec import FILE as SPEC
 
 HEAD = 20  # one of the first 20 events is "started"

@@ -75,9 +75,6 @@ def union(*demands: Iterable[Keep]) -> tuple[Keep, ...]:
     return tuple(found[key] for key in sorted(found))
 
 
-# --- Folders that can be deleted without losing a number of a table, such as the checkpoints of finished runs
-
-
 @dataclass(frozen=True)
 class Removable:
     """A folder that can be deleted without changing a table."""
@@ -131,9 +128,6 @@ def remove(folders: Iterable[Path]) -> None:
     """Delete the folders. If the process is killed meanwhile, no partly deleted folder looks complete."""
     for folder in folders:
         discard(folder)
-
-
-# --- Runs put aside: moved to STORE/forgotten, which nothing reads. A run that is moved back counts again.
 
 
 FOLDER = "forgotten"

@@ -9,7 +9,7 @@ from pydantic import Field
 from experiments.events.accounting import NOTHING, Amounts, AttemptCost, amounts_of, attempt_costs, total
 from experiments.store.checksummed import read_json
 from experiments.store.layout import Store
-from experiments.store.results import Facts, Word
+from experiments.store.record_base import Facts, Word
 
 # --- All attempts at a table's runs and at the trials of their tuning, in a store
 # A bundle contains only finished attempts, so the file FILE lists the costs of all attempts in the original store.

@@ -19,7 +19,7 @@ from ablations.study.study import Study
 from experiments.errors import UserError
 from experiments.store.checksummed import without_checksum, write_json
 from experiments.store.layout import Store
-from experiments.store.results import LARGEST, Amount, Count, Word, Words
+from experiments.store.record_base import LARGEST, Amount, Count, Word, Words
 from experiments.tasks.columns import Column
 from experiments.tasks.load import is_built_in, load_task
 from reports.results.accounting import FILE, Spending

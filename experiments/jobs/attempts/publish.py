@@ -15,7 +15,8 @@ from experiments.run_spec import EvaluationSpec
 from experiments.store.checksummed import read_json
 from experiments.store.durable import fsync_folder, fsync_tree, remove_folder
 from experiments.store.layout import Store, folders_in
-from experiments.store.results import RESULT_FILE, EvaluationResult, Record, TrainingResult
+from experiments.store.record_base import Record
+from experiments.store.results import RESULT_FILE, EvaluationResult, TrainingResult
 
 R = TypeVar("R", bound=Record)
 

@@ -13,10 +13,7 @@ from concurrent import futures
 from concurrent.futures import Future
 from typing import TypeVar
 
-from experiments.jobs.devices.hardware import (
-    gpu_used_gb,
-    gpus_in_use,
-)
+from experiments.jobs.devices.hardware import gpu_used_gb, gpus_in_use
 from experiments.jobs.devices.slots import Slot
 
 Answer = TypeVar("Answer")

@@ -18,13 +18,7 @@ from dataclasses import dataclass, replace
 
 from experiments.device_spec import DeviceSpec
 from experiments.errors import UserError
-from experiments.jobs.devices.hardware import (
-    OTHERS_SHARE,
-    Gpu,
-    available_cores,
-    memory_gb,
-    visible_gpus,
-)
+from experiments.jobs.devices.hardware import OTHERS_SHARE, Gpu, available_cores, memory_gb, visible_gpus
 from experiments.processes.processor import mps_serves
 from experiments.records import CONTEXT_GB
 

@@ -18,7 +18,8 @@ from experiments.errors import UserError
 from experiments.identity import digest
 from experiments.store.durable import regular_files
 from experiments.store.spec import FILE
-from experiments.store.trees import archive, blob_digest, planned
+from experiments.store.tree_copy import blob_digest
+from experiments.store.trees import archive, planned
 
 EDITED = "edited during the run"  # recorded instead of a digest; no file has this digest
 LARGE = 8 << 20  # bytes; the hash of a file of this size or larger is cached in the store

@@ -19,7 +19,7 @@ from experiments.errors import UserError
 from experiments.run_spec import TrainerSpec
 from experiments.store.durable import clear, make_folder, parts_below
 from experiments.store.repository import top_of
-from experiments.store.trees import altered, remove_copy, unpack
+from experiments.store.tree_copy import altered, remove_copy, unpack
 
 COPY, WATCHED = "code", "watch"  # folders in an attempt's folder: the copy of the tree, and the watcher's reports
 NO_TREE = "0" * 24  # prefix of the tree of a row whose code cannot be made; such a row cannot run

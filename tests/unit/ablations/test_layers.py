@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ablations.cli.describe import _as_json, _times, _verdict
+from ablations.cli.compare_layers import _as_json, _times, _verdict
 from ablations.service.layers import Sizes, Times, crossing, layer_types
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ablations.cli import describe
-from ablations.cli.describe import new
+from ablations.cli import new_study
+from ablations.cli.new_study import new
 from ablations.service.script import WrittenStudy, study_of
 from ablations.service.selected import task_of_study
 from ablations.study.study import Study, load_study
@@ -261,7 +261,7 @@ def test_a_study_that_plan_refuses_is_not_written(tmp_path, monkeypatch):
     text = (tmp_path / "good.toml").read_text()
     for wrong in ("[base]\nunused = 1", "[base", "[base]\nx = 1\nx.y = 2"):
         bad = WrittenStudy(text.replace("[base]", wrong), ())
-        monkeypatch.setattr(describe, "study_of", lambda *words, bad=bad: bad)
+        monkeypatch.setattr(new_study, "study_of", lambda *words, bad=bad: bad)
         with pytest.raises(UserError, match="No study was written"):
             new("bad", folder=tmp_path, script="train.py")
         assert sorted(path.name for path in tmp_path.iterdir()) == ["good.toml", "train.py"]

@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from experiments.store.code_change import patch_change, selected_change, told_apart, tree_change
-from experiments.store.trees import parts_of
+from experiments.store.patch_parts import parts_of
 
 HEAD = b"diff --git a/net.py b/net.py\nindex 111..222 100644\n--- a/net.py\n+++ b/net.py\n"
 GATE = b"@@ -5,3 +5,3 @@ def f\n before\n-gate = 2\n+gate = 0\n after\n"

@@ -9,7 +9,7 @@ import pytest
 from experiments.errors import UserError
 from experiments.store.imports import imported_names, local_files
 from experiments.store.spec import FILE
-from experiments.store.trees import blob_digest
+from experiments.store.tree_copy import blob_digest
 from experiments.tasks.own import code_files
 from experiments.tasks.own.code_files import (
     EDITED,

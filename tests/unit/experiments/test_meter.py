@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.processes import meter as energy
-from experiments.processes.meter import AGAIN_S, CounterLostError, Meter, Nvml, Rapl
+from experiments.processes import energy_counters
+from experiments.processes.energy_counters import CounterLostError, Nvml, Rapl
+from experiments.processes.meter import AGAIN_S, Meter
 from experiments.processes.process_identity import age_s, cpu_below_s
 
 MOST = 262_143_328_850  # microjoules, as Intel's server processors have it
@@ -220,4 +221,4 @@ def test_a_share_of_a_gpu_is_given_that_share_of_its_energy(
 
 def test_without_the_library_gpus_are_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    assert energy._library() is None and Nvml.open({}) is None
+    assert energy_counters._library() is None and Nvml.open({}) is None

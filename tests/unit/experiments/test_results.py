@@ -6,7 +6,8 @@ import pytest
 
 from experiments.errors import Damaged
 from experiments.store.checksummed import read_json
-from experiments.store.results import EvaluationResult, Record, TrainingResult
+from experiments.store.record_base import Record
+from experiments.store.results import EvaluationResult, TrainingResult
 
 WRONG = (True, -1, [1], {"a": 1.5}, "x", None, math.nan)
 

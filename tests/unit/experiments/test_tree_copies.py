@@ -12,7 +12,8 @@ import pytest
 
 from experiments.errors import Damaged, UserError
 from experiments.store.checksummed import describe_file, write_json
-from experiments.store.trees import TREES, altered, archive, leading_out, remove_copy, unpack
+from experiments.store.tree_copy import altered, leading_out, remove_copy, unpack
+from experiments.store.trees import TREES, archive
 from experiments.tasks.own.run_code import link_in
 
 BLOB = {"100644": 0o664, "100755": 0o775}

@@ -18,7 +18,8 @@ from experiments.data.batching import BatchPlan
 from experiments.data.encoding.encoded import open_encoded
 from experiments.store import provenance, results
 from experiments.store.checksummed import read_json, write_json
-from experiments.store.results import EvaluationResult, Facts, Imported, TrainingResult
+from experiments.store.record_base import Facts
+from experiments.store.results import EvaluationResult, Imported, TrainingResult
 from model.config import ModelConfig
 from model.cost import forward_flops
 from reports.audit.explain import as_text, explain
