@@ -1,11 +1,12 @@
-# make demo: the program + Table 3 in miniature.  make test: what tests it too + the everyday tests.
+# `make demo` installs the program and trains a small Table 3. `make test` also installs the tools for tests, and runs
+# the everyday tests.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PROGRAM := $(VENV)/.program
 PYTEST := $(BIN)/python -m pytest
-# what is installed for tests and checks. DEV=dev,tensorboard,wandb,slurm: also for test-extras and test-slurm; with ray:
-# for test-ray. Tests whose library is missing say so and are skipped
+# Optional dependencies to install for tests and checks. With DEV=dev,tensorboard,wandb,slurm all tests but those of
+# test-ray can run; test-ray also needs ray. A test is skipped, with a message, if its library is missing.
 DEV ?= dev
 comma := ,
 STAMP := $(VENV)/.installed-$(subst $(comma),-,$(DEV))
@@ -15,7 +16,7 @@ ELSEWHERE := nightly or gpu or browser or latex or slurm or ray
 
 setup: $(STAMP)
 
-# pip honours constraints.txt, so a fresh clone gets the versions the tests ran with
+# constraints.txt pins the versions with which the tests ran.
 define install
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "Python 3.11 or newer is needed; $(PYTHON) is $$($(PYTHON) --version). Set another: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 2; }
@@ -24,17 +25,18 @@ define install
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable $(1)
 endef
 
-# all that tests and checks need
+# Installs everything that tests and checks need.
 $(STAMP): pyproject.toml setup.py constraints.txt
 	$(call install,'.[$(DEV)]')
 	@touch $(PROGRAM) $(STAMP)
 
-# the program alone
+# Installs only the program.
 $(PROGRAM): pyproject.toml setup.py constraints.txt
 	$(call install,.)
 	@touch $(PROGRAM)
 
-# modules as bytecode: where PYTHONDONTWRITEBYTECODE is set, each of the thousands of processes would compile them anew
+# Compiles all modules to bytecode. Otherwise, if PYTHONDONTWRITEBYTECODE is set, each of the thousands of processes
+# would compile them again.
 compiled: setup
 	$(BIN)/python -m compileall -q ablations experiments model reports tests
 
@@ -45,47 +47,50 @@ demo: $(PROGRAM)
 	@echo "The table as LaTeX:        ablations report table3 --format latex"
 	@echo "The same on your corpus:   ablations run table3 --profile small --corpus DIR"
 
-# everyday tests: no processes beside a few smoke runs. File by file: a file's stores are made once
+# Everyday tests, which start no processes except for a few smoke runs. loadfile gives all tests of a file to one
+# worker, so that the stores of module fixtures are built once.
 test: setup
 	$(PYTEST) -n 2 --dist loadfile
 
-# the same code in processes as users start them: commands, children, git, other interpreters. In the order of the
-# folders, so that the long files come first
+# Tests that start processes as users do: commands, children, git, other interpreters. The order of the folders is kept,
+# so that the long files come first.
 test-system: compiled
 	$(PYTEST) -m "process and not (slow or $(ELSEWHERE))" -n 2 --dist loadfile --no-loadscope-reorder
 
-# trains for real, kills processes. Three at once on two cores: most of these tests wait for a child
+# Tests that train real models and kill processes. Three workers run on two cores, because most of these tests wait for
+# a child process.
 test-slow: compiled
 	$(PYTEST) -m "slow and not nightly" -n 3 --dist loadfile --no-loadscope-reorder
 
-# the two tiers above in one session, for .ci/run: a file's stores are made once for both
+# The tests of the two targets above in one session, for .ci/run. The stores of module fixtures are built once for both.
 test-processes: compiled
 	$(PYTEST) -m "(process or slow) and not ($(ELSEWHERE))" -n 3 --dist loadfile --no-loadscope-reorder
 
-# what depends on the processor, on one without bf16 and AMX
+# The everyday tests as on a CPU without bf16 and AMX.
 test-avx2: setup
 	ABLATIONS_TEST_CPU=avx2 ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 $(PYTEST) -n 2 --dist loadfile
 
-# repetitions: more seeds, kills, formats, kinds of tasks; long cases of clusters
+# Repetitions of other tests with more seeds, kills, formats and kinds of tasks, and long tests of clusters.
 test-nightly: compiled
 	$(PYTEST) -m nightly -n 2 --dist loadfile
 
-# what .ci/run leaves out. `make setup DEV=dev,tensorboard,wandb,slurm,ray` comes before it
+# The tests that .ci/run leaves out. Run `make setup DEV=dev,tensorboard,wandb,slurm,ray` first.
 nightly: test-nightly test-avx2 test-ray smoke-pythons chaos
 
-# the system's Chromium and TeX Live (.ci/packages installs them); without them the tests say so and are skipped
+# Tests with Chromium and TeX Live, which .ci/packages installs. Without these programs the tests are skipped, with a
+# message.
 test-extras: setup
 	$(PYTEST) -m "(browser or latex) and not nightly" -rs -n 2 --dist loadfile
 
-# a real Slurm (Debian's slurm-wlm and munge, as root) or a real Ray, two nodes each, on this machine
+# Tests with a real Slurm (Debian's slurm-wlm and munge, as root) or a real Ray, with two nodes each on this machine.
 test-slurm test-ray: test-%: setup
 	$(PYTEST) tests/conformance tests/system ablations/extras -m "$* and not nightly" -rs
 
-# two steps and two sentences of a row, by the program alone: it imports and runs
+# Checks that the program can be imported and runs without the tools for tests: two steps and two sentences of a row.
 smoke: $(PROGRAM)
 	$(BIN)/ablations run table3 --smoke --rows base
 
-# the same with every Python that pyproject.toml names, each in an environment of its own (several GB)
+# Runs `make smoke` with every Python version of pyproject.toml, each in a separate environment (several GB).
 PYTHONS ?= python3.11 python3.12 python3.13
 smoke-pythons:
 	@for python in $(PYTHONS); do \
@@ -93,8 +98,8 @@ smoke-pythons:
 	  $(MAKE) smoke PYTHON=$$python VENV=build/$$(basename $$python) || exit; \
 	done
 
-# kills at random moments: 400 stub runs 100 times, six rows of Table 3 trained for real 20 times; then every verb, which
-# takes an hour
+# Kills processes at random moments: 100 times in a table of 400 stub runs, 20 times in a table of six trained rows of
+# Table 3, then in every command, which takes an hour.
 chaos: setup
 	$(BIN)/python -m tests.chaos stub --runs 400 --slots 8 --kills 100
 	$(BIN)/python -m tests.chaos table --kills 20

@@ -1,8 +1,8 @@
-"""Where the packages lie once they are installed; all else is in pyproject.toml.
+"""The folders into which the packages are installed. All other settings are in pyproject.toml.
 
-A user's own code may have packages named `model`, `experiments` or `reports`. A wheel therefore installs ours in
-`ablations/packages`, and `ablations` adds that folder to the import path of this program's processes only. A user's
-trainer imports `ablations_task`, which is installed at the top level, where editors find it.
+A user's code may have packages named `model`, `experiments` or `reports`. A wheel therefore installs ours in
+`ablations/packages`, and `ablations` adds this folder to the import path only in this program's processes. A user's
+trainer imports `ablations_task`, which is installed at the top level, where editors can find it.
 """
 
 from setuptools import find_packages, setup

@@ -1,17 +1,19 @@
-"""All measurements on one GPU, unattended, in two parts of at most ten minutes each, most important ones first.
+"""Run all benchmarks on one GPU without supervision, in two parts of less than ten minutes, the most important first.
 
     python -m benchmarks.gpu --part 1 --out DIR [--nanogpt model.py]
     python -m benchmarks.gpu --part 2 --out DIR [--corpus DIR]
-    python -m benchmarks.gpu --part 1 --out DIR --device cpu --tiny      # in miniature, on a processor; then --part 2
+    python -m benchmarks.gpu --part 1 --out DIR --device cpu --tiny      # a small trial on a CPU; then --part 2
 
-Part 1: correctness (tests, errors, command) beside compilations, which need the processor; then training speed by
-variants of this program's settings and beside other programs. Part 2: decoding, large and packed runs, Table 3.
+Part 1 tests correctness (tests, errors, command) while code is compiled on the CPU. Then it measures the training speed
+of several variants of this program's settings and of other programs. Part 2 measures decoding, large runs, packed runs
+and Table 3.
 
-Each benchmark is a process with its own time limit: whatever happens to it, the next one runs. It writes
-DIR/<name>.json as soon as it has a number and its output to DIR/<name>.log; DIR/report.json says how each one ended.
-The same command continues: benchmarks that are done are not repeated. One line is printed per benchmark. Exit code: 0
-if every one is done or left out, 1 if one failed or measured nothing, 2 if this machine lacks what all need, 3 if one
-is unfinished. What is missing, and what is left out for it, is printed first.
+Each benchmark is a process with a time limit. If it fails, the next one still runs. It writes DIR/<name>.json as soon
+as it has a number, and its output to DIR/<name>.log. DIR/report.json contains the outcome of each benchmark. To
+continue, call the same command again: finished benchmarks are not repeated. The command prints one line per benchmark.
+The exit code is 0 if every benchmark is done or left out, 1 if one failed or measured nothing, 2 if this machine lacks
+something that all benchmarks need, and 3 if one is unfinished. Missing packages and files, and the benchmarks that are
+left out for this reason, are printed first.
 """
 
 import argparse
@@ -30,10 +32,10 @@ from benchmarks.gpu import missing
 from benchmarks.gpu.exits import DONE, FAILED, LEFT_OUT, UNFINISHED
 from benchmarks.machine import keep_report, machine
 
-MINUTES = {1: 7.0, 2: 6.0}  # in all 13 of the 15 that a lent card may have: the rest is for starts and transfers
-GRACE_S = 10  # between the request to stop and the end
+MINUTES = {1: 7.0, 2: 6.0}  # default time limit of each part
+GRACE_S = 10  # seconds between the request to stop and the kill
 CANNOT_START = 2
-# variants of benchmarks.gpu.training
+# Variants of benchmarks.gpu.training.
 ALL = "eager,free,shapes16,shapes32,shapes128,graphs,compiled,compiled-graphs"
 SOME, COMPILED = "eager,graphs,compiled,compiled-graphs", "compiled"
 STATES = {DONE: "done", UNFINISHED: "unfinished", LEFT_OUT: "left out"}
@@ -41,21 +43,21 @@ STATES = {DONE: "done", UNFINISHED: "unfinished", LEFT_OUT: "left out"}
 
 @dataclass(frozen=True)
 class Benchmark:
-    """seconds: its limit. words: the command after `python -m`."""
+    """A benchmark: its name, its time limit and its command."""
 
     name: str
-    seconds: float
-    words: tuple[str, ...]
-    left_out: str = ""  # why, if it cannot run here
-    limited: bool = False  # whether it takes --seconds and ends by itself
-    must_say: str = ""  # in its last line, or it has failed
+    seconds: float  # time limit
+    words: tuple[str, ...]  # the command after `python -m`
+    left_out: str = ""  # the reason, if it cannot run on this machine
+    limited: bool = False  # whether it has an option --seconds and then ends by itself
+    must_say: str = ""  # text that its last line of output must contain if it succeeded
 
 
 @dataclass
 class Outcome:
-    state: str  # done, failed, unfinished, left out
+    state: str  # "done", "failed", "unfinished" or "left out"
     seconds: float
-    says: str  # the last line that it printed
+    says: str  # the last line of output
 
 
 def main() -> int:
@@ -68,7 +70,7 @@ def main() -> int:
     if why := missing.no_card(options.device):
         print(why)
         return CANNOT_START
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(UNFINISHED))  # through `finally`, which ends the benchmarks
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(UNFINISHED))  # the `finally` clauses then end the benchmarks
     deadline = time.monotonic() + 60 * (options.minutes or MINUTES[options.part])
     options.out.mkdir(parents=True, exist_ok=True)
     path = options.out / "report.json"
@@ -91,11 +93,11 @@ def main() -> int:
 
 
 def _first(options: argparse.Namespace) -> Iterator[list[Benchmark]]:
-    """Groups of benchmarks: those of one group run side by side."""
+    """Yield the groups of benchmarks of part 1. The benchmarks of a group run at the same time."""
     out, common = options.out, ("--device", options.device, *(["--tiny"] if options.tiny else []))
     no_pytest = "pytest is not installed" if missing.absent("pytest") else ""
     tests = ("pytest", "tests/gpu", "-o", "addopts=", "-m", "gpu", "-q", "-p", "no:cacheprovider")
-    passed = "passed" if options.device == "cuda" else ""  # all skipped would be no test
+    passed = "passed" if options.device == "cuda" else ""  # on a GPU, at least one test must run
     nanogpt = ("--nanogpt", str(options.nanogpt)) if options.nanogpt else ()
     training = ("benchmarks.gpu.training", *common, "--variants")
     yield [
@@ -149,7 +151,7 @@ def _training(
 def _side_by_side(
     group: list[Benchmark], options: argparse.Namespace, deadline: float
 ) -> Iterator[tuple[str, Outcome]]:
-    """Run the benchmarks of a group, each in its own process to its end or to the end of its time."""
+    """Run the benchmarks of a group at the same time, each in a separate process until it ends or its time is over."""
     running = list[tuple[Benchmark, "_Process"]]()
     for benchmark in group:
         seconds = min(benchmark.seconds * options.stretch, deadline - time.monotonic())
@@ -168,7 +170,7 @@ def _side_by_side(
 
 
 class _Process:
-    """A benchmark at work."""
+    """The process of a benchmark."""
 
     def __init__(self, benchmark: Benchmark, seconds: float, out: Path) -> None:
         self._benchmark, self._began = benchmark, time.monotonic()
@@ -186,7 +188,10 @@ class _Process:
             )
 
     def outcome(self) -> Outcome:
-        """Wait for its end; request it when its time is over. What it had measured is in its file."""
+        """Wait for the process, stop it when its time is over, and return its outcome.
+
+        The results measured until then are in the benchmark's file.
+        """
         try:
             code = self._process.wait(max(0.0, self._end - time.monotonic()))
         except subprocess.TimeoutExpired:
@@ -203,7 +208,7 @@ class _Process:
         return Outcome(state, took, says)
 
     def kill(self) -> None:
-        """End it with whatever it has started."""
+        """Kill the process and all processes that it has started."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
@@ -218,16 +223,16 @@ def _options() -> argparse.Namespace:
         prog="python -m benchmarks.gpu", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--part", type=int, choices=(1, 2), required=True)
-    parser.add_argument("--out", type=Path, required=True, help="a folder for results and logs, of both parts")
-    parser.add_argument("--minutes", type=float, help=f"everything is saved and ended by then (if unset {MINUTES})")
+    parser.add_argument("--out", type=Path, required=True, help="folder for the results and logs of both parts")
+    parser.add_argument("--minutes", type=float, help=f"time limit of the part, including saving (default {MINUTES})")
     parser.add_argument("--nanogpt", type=Path, help="the path of nanoGPT's model.py")
-    parser.add_argument("--corpus", type=Path, help="of Table 3: a folder with train.<lang> …")
-    parser.add_argument("--model", type=Path, help="of decoding: a folder that `ablations export` wrote")
-    parser.add_argument("--source", type=Path, help="of decoding: newstest in the model's source language")
+    parser.add_argument("--corpus", type=Path, help="corpus of Table 3: a folder with train.<lang> …")
+    parser.add_argument("--model", type=Path, help="model for decoding: a folder that `ablations export` wrote")
+    parser.add_argument("--source", type=Path, help="text for decoding: newstest in the model's source language")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--tiny", action="store_true", help="every benchmark in miniature: does the whole path work?")
-    parser.add_argument("--stretch", type=float, default=1, help="multiply all limits of single benchmarks")
-    parser.add_argument("--least", type=float, default=5, help="no benchmark begins with fewer seconds left")
+    parser.add_argument("--tiny", action="store_true", help="run small versions of all benchmarks, as a trial")
+    parser.add_argument("--stretch", type=float, default=1, help="factor on the time limits of all benchmarks")
+    parser.add_argument("--least", type=float, default=5, help="start no benchmark if fewer seconds are left")
     options = parser.parse_args()
     if bool(options.source) != bool(options.model):
         parser.error("--source and --model go together")

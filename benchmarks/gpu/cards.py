@@ -1,11 +1,11 @@
-"""How quickly GPUs exchange gradients, and what base trains on 1, 2, 4 and 8 of them; over NCCL (gloo on a processor).
+"""Measure how fast GPUs exchange gradients, and how fast base trains on 1, 2, 4 and 8 GPUs.
 
     python -m benchmarks.gpu.cards --out FILE.json [--device cpu] [--tiny]
 
-Every card has a process. All-reduce by size: `bus_gb_per_s` is 2 (n − 1) / n × bytes / time, the traffic of a ring over
-each card's link; the sums are checked. Data-parallel steps: base of Table 3 with the code of a run on several devices,
-25,000 tokens a step for each card; `gain` is the tokens per second over those of one. With one card there is nothing to
-exchange: exit code 4.
+Every GPU has one process. The processes communicate with NCCL (gloo on a CPU). All-reduce is measured by size:
+`bus_gb_per_s` is 2 (n − 1) / n × bytes / time, the traffic of a ring over each GPU's link. The sums are checked.
+Data-parallel steps train base of Table 3 with the code of a run on several devices and 25,000 tokens per step and GPU.
+`gain` is the tokens per second divided by those of one GPU. With a single GPU the exit code is 4.
 """
 
 import argparse
@@ -33,7 +33,7 @@ from experiments.device import Device
 from experiments.device_spec import DeviceSpec
 from experiments.training.ranks import joined
 
-MEGABYTES, TINY = (1, 16, 256), (1,)  # 256: base's gradients in fp32
+MEGABYTES, TINY = (1, 16, 256), (1,)  # the gradients of base in fp32 have about 256 MB
 ROUNDS, WARM, ROUNDS_TRAINED = 10, 3, 3
 TOGETHER = (1, 2, 4, 8)
 
@@ -60,7 +60,7 @@ def main() -> int:
 
 
 def _train(options: argparse.Namespace) -> int:
-    """One rank of a data-parallel training; rank 0 starts the others and reports."""
+    """Run one rank of a data-parallel training. Rank 0 starts the others and writes the report."""
     spec = DeviceSpec(options.device, 1 if options.tiny else 4, count=options.together)
     start = None if options.rank else partial(_Others, options.together)
     with joined(spec, options.rank, options.port, start) as group, tempfile.TemporaryDirectory() as folder:
@@ -87,7 +87,7 @@ def _train(options: argparse.Namespace) -> int:
 
 
 class _Clock:
-    """Counts the trainer's steps, and stops it after one round to warm up and ROUNDS_TRAINED measured ones."""
+    """Counts the trainer's steps and stops it after one round of warm-up and ROUNDS_TRAINED measured rounds."""
 
     def __init__(self, device: Device, steps: int) -> None:
         self._device, self.steps, self._done = device, steps, 0
@@ -98,7 +98,7 @@ class _Clock:
 
     def stop(self) -> bool:
         self._done += 1
-        past = self._done - self.steps  # the first round warms up
+        past = self._done - self.steps  # the first round is the warm-up
         if past >= 0 and past % self.steps == 0:
             self._device.synchronize()
             self._times.append(time.perf_counter())
@@ -106,12 +106,12 @@ class _Clock:
 
     @property
     def seconds(self) -> list[float]:
-        """Of every round."""
+        """The seconds of every measured round."""
         return [later - earlier for earlier, later in itertools.pairwise(self._times)]
 
     @property
     def rate(self) -> float:
-        """Target tokens per second, the median of the rounds."""
+        """The median over rounds of the target tokens per second."""
         steps = self.steps
         firsts = [steps * (number + 1) + 1 for number in range(len(self.seconds))]
         tokens = [sum(self._tokens[first + step] for step in range(steps)) for first in firsts]
@@ -119,7 +119,7 @@ class _Clock:
 
 
 class _Others:
-    """Ranks 1, 2, … of this benchmark (experiments/training/ranks.py)."""
+    """The processes of ranks 1, 2, … of this benchmark (experiments/training/ranks.py)."""
 
     def __init__(self, count: int, port: int) -> None:
         command = [sys.executable, "-m", "benchmarks.gpu.cards", *sys.argv[1:], "--port", str(port)]
@@ -134,7 +134,7 @@ class _Others:
             process.kill()
 
     def blame(self) -> None:
-        """Nothing: their errors are in the log already."""
+        """Do nothing, because the errors of these processes are already in the log."""
 
 
 def _measure(options: argparse.Namespace) -> int:

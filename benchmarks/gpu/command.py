@@ -1,12 +1,12 @@
-"""`ablations run` on this device, killed and resumed: are the numbers those of an undisturbed table, to the last bit?
+"""Check that `ablations run`, killed and resumed on this device, gives bit-identical weights.
 
     python -m benchmarks.gpu.command --out FILE.json [--seconds S] [--device cpu] [--tiny]
 
-Two rows of Table 3 in miniature, with `training.deterministic`, are trained in two stores at the same time, by the
-command with its fork server. In the second store the command and its running children are killed once a run has saved
-a checkpoint; the same command then continues. The weights of both stores are compared byte by byte. `child_s`: from a
-child's start to its first event. It ends after `--seconds`, with exit code 3 if the tables are not finished then. Needs
-what the command needs (typer, mlflow, optuna …); exit code 4 without.
+Two small rows of Table 3 with `training.deterministic` are trained in two stores at the same time, by `ablations run`
+with its fork server. In the second store, the command and its running children are killed once a run has saved a
+checkpoint. Then the same command continues. The weights of both stores are compared byte by byte. `child_s` is the time
+from a child's start to its first event. After `--seconds` the benchmark ends, with exit code 3 if the tables are not
+finished. If a package that `ablations run` needs (typer, mlflow, optuna …) is missing, the exit code is 4.
 """
 
 import argparse
@@ -69,7 +69,7 @@ def main() -> int:
 
 
 class _Command:
-    """`ablations run` at work on a store; killed with the block."""
+    """A process of `ablations run` on a store. It is killed at the end of the `with` block."""
 
     def __init__(self, store: Path, device: str) -> None:
         devices = "cuda:0x2" if device == "cuda" else "cpu:2"
@@ -85,7 +85,7 @@ class _Command:
         self.process.wait()
 
     def ended(self, deadline: float) -> int | None:
-        """Wait for the end. Returns the exit code; None if the time is over first."""
+        """Wait for the end of the process. Return the exit code, or None if `deadline` passes first."""
         try:
             return self.process.wait(max(0.0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
@@ -93,7 +93,10 @@ class _Command:
 
 
 def _killed_after_a_checkpoint(store: Path, device: str, deadline: float) -> bool:
-    """Start the command and kill it with its children once a run has saved a checkpoint. False: that did not happen."""
+    """Start the command, and kill it and its children once a run has saved a checkpoint.
+
+    Return False if no checkpoint was saved in time.
+    """
     with _Command(store, device) as command:
         while not (pids := _saved(store)):
             if command.process.poll() is not None:
@@ -111,7 +114,7 @@ def _killed_after_a_checkpoint(store: Path, device: str, deadline: float) -> boo
 
 
 def _saved(store: Path) -> list[int]:
-    """The processes of attempts, once one of them has saved a checkpoint; [] until then."""
+    """Return the process ids of all attempts once one of them has saved a checkpoint, else []."""
     attempts = [read_events(folder) for folder in store.glob("runs/*/attempts/*")]
     if not any(event["kind"] == "checkpoint" for events in attempts for event in events):
         return []
@@ -134,9 +137,9 @@ def _compared(whole: Store, killed: Store) -> dict[str, Any]:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--seconds", type=float, default=60, help="everything is ended by then")
+    parser.add_argument("--seconds", type=float, default=60, help="time limit")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--tiny", action="store_true", help="changes nothing: this is small")
+    parser.add_argument("--tiny", action="store_true", help="has no effect: this benchmark is always small")
     return parser.parse_args()
 
 

@@ -1,24 +1,25 @@
-"""Time to decode 3,000 sentences with base and a beam of 4 on a GPU, beside Hugging Face's `generate`; unattended.
+"""Time to decode 3,000 sentences with base and a beam of 4 on a GPU, compared with Hugging Face's `generate`.
 
     python -m benchmarks.gpu.decoding --out FILE.json [--seconds S] [--device cpu] [--tiny]
     python -m benchmarks.gpu.decoding --out FILE.json --model DIR --source FILE.en
 
-Without --model, base is first trained here on generated sentences until it writes them: every sentence is a chain of
-pieces that always follow each other, and the target is the chain that the source shows. Its hypotheses therefore end,
+Without --model, the benchmark first trains base on generated sentences. Every sentence is a chain: a fixed sequence of
+pieces that occur in no other chain. The target is equal to the source. Hypotheses of the trained model therefore end
 after about the length of a translation (lengths like newstest's, median 27 pieces). `right` is the share of sentences
-whose hypothesis is the whole chain. The weights are kept beside FILE.
+with the whole chain as the hypothesis. The weights are saved next to FILE.
 
-Whether base learns this within its time on a GPU was not measured yet. If it does not, the benchmark fails; --model
-then takes any trained model.
+Nobody has measured yet whether base learns this within its time on a GPU. If it does not, the benchmark fails. Then use
+--model with any trained model.
 
-Refused, with exit code 1: hypotheses that are empty, that reach the length limit, or that are seldom right; fewer than
-two searches. The first sentences are compared with the processor's in fp32. With the package transformers the same
-weights are copied into MarianMTModel, and both decode the same sentences in turns, in bf16 and in fp32, with a beam of
-4 and no length penalty (the two programs define it differently). `same` counts equal hypotheses. They may differ where
-a hypothesis reaches the limit, since `generate` then also takes one that has not ended, and where the start symbol is
-probable, which only our search excludes.
+The exit code is 1 if too many hypotheses are empty, reach the length limit or are wrong, or if there are fewer than two
+searches. The hypotheses of the first sentences are compared with those of the CPU in fp32. If the package transformers
+is installed, the weights are copied into MarianMTModel, and both programs decode the same sentences in turn, in bf16
+and fp32, with a beam of 4 and without a length penalty, because they define it differently. `same` counts equal
+hypotheses. They may differ if a hypothesis reaches the limit, because `generate` also returns unfinished hypotheses,
+and if the start symbol is probable, because only our search excludes it.
 
-Needs torch, sentencepiece, sacrebleu and what `experiments` imports (numpy, pydantic, safetensors, psutil).
+The benchmark needs torch, sentencepiece, sacrebleu and the packages that `experiments` imports (numpy, pydantic,
+safetensors, psutil).
 """
 
 import argparse
@@ -51,19 +52,19 @@ from experiments.evaluation.translate import translate
 from experiments.evaluation.translator import Translator
 from model.network import build_model
 
-SENTENCES, TINY, COMPARED = 3000, 24, 300  # COMPARED: with Hugging Face
+SENTENCES, TINY, COMPARED = 3000, 24, 300  # numbers of sentences: default, with --tiny, compared with Hugging Face
 CHAINS, PAIRS = 16, 20_000
-STEPS, EVERY = 4000, 100  # at most so many updates; those between tests of whether the model writes its chains
-# the paper's peak of the learning rate after 200 steps instead of 4,000, and small batches
+STEPS, EVERY = 4000, 100  # maximum number of updates, and updates between tests of the share of right hypotheses
+# The learning rate reaches the paper's peak after 200 steps instead of 4,000. Batches are small.
 SETTINGS = (
     "training.tokens_per_batch=4096", "training.warmup_steps=200", "training.learning_rate_scale=0.2236",
     "training.label_smoothing=0.0", "model.dropout=0.0",
 )  # fmt: skip
-AS_MARIAN = ("model.d_k=8", "model.d_v=8")  # of the demo: Marian's heads have the width d_model / num_heads
-ENOUGH, LEAST_RIGHT = 0.95, 0.5  # share of right hypotheses: ends the training; refuses the measurement
-MOST_AT_LIMIT, MOST_EMPTY = 0.2, 0.05  # share of the sentences
-SLOTS = {"bf16": (2**17, 2**19), "fp32": (2**17,)}  # places in a batch's cache; each number is measured
-SEARCHES = 2  # after one that warms up
+AS_MARIAN = ("model.d_k=8", "model.d_v=8")  # for --tiny, because Marian's heads have the width d_model / num_heads
+ENOUGH, LEAST_RIGHT = 0.95, 0.5  # shares of right hypotheses: to end the training, and to accept the measurement
+MOST_AT_LIMIT, MOST_EMPTY = 0.2, 0.05  # maximum shares of hypotheses at the length limit, and of empty ones
+SLOTS = {"bf16": (2**17, 2**19), "fp32": (2**17,)}  # slots in the cache of a batch; each value is measured
+SEARCHES = 2  # number of measured searches after the warm-up
 Sources = list[list[int]]
 
 
@@ -92,7 +93,7 @@ def main() -> int:
 
 
 class _Trained:
-    """Base, trained here to write chains."""
+    """Base, which this benchmark trains to write chains."""
 
     settings = SearchSettings(4, 0.6, 50)
 
@@ -116,13 +117,13 @@ class _Trained:
         torch.save({"weights": self._weights, "facts": self.facts}, weights)
 
     def model(self, device: Device) -> Any:
-        """A copy of the trained model on a device."""
+        """Return a copy of the trained model on a device."""
         model = build_model(self.config.model, self._vocabulary, device=device.torch_device)
         model.load_state_dict(self._weights)
         return model.eval()
 
     def _train(self, options: argparse.Namespace, device: Device) -> None:
-        """Train until the model writes its chains, or half of the time is over."""
+        """Train until the share of right hypotheses is ENOUGH, for at most half of the time and `--steps` updates."""
         began, steps, right = time.monotonic(), 0, 0.0
         model = new_model(self._row, device)
         known = self._chains
@@ -161,7 +162,7 @@ class _Exported:
         self.facts: dict[str, Any] = {"exported": options.model.name, "source": options.source.name}
 
     def model(self, device: Device) -> Any:
-        """The model on a device."""
+        """Return the model on a device."""
         return self._load(device).model
 
     def _load(self, device: Device) -> Translator:
@@ -170,9 +171,9 @@ class _Exported:
 
 
 def chains(count: int, vocabulary: int, longest: int) -> Sources:
-    """Sentences that share no piece, so that every piece but the last has one successor; lengths like newstest's.
+    """Return up to `count` chains: sentences of at least three pieces that have no piece in common.
 
-    Chains have at least three pieces and end where the vocabulary does.
+    Every piece except the last therefore has exactly one successor. The lengths are like newstest's.
     """
     draw, next_piece, found = random.Random(1), 4, list[list[int]]()
     for _ in range(count):
@@ -185,7 +186,7 @@ def chains(count: int, vocabulary: int, longest: int) -> Sources:
 def refuse_idle(
     what: str, found: Sequence[Hypothesis], sources: Sources, settings: SearchSettings, expected: Sources | None
 ) -> dict[str, Any]:
-    """Return what the hypotheses show. Raises NothingMeasuredError if a search did not do the work of a translation."""
+    """Return statistics of the hypotheses. Raises NothingMeasuredError if they are not like those of a translation."""
     pieces = sum(len(hypothesis.ids) for hypothesis in found)
     empty = sum(not hypothesis.ids for hypothesis in found) / len(found)
     at_limit = sum(not hypothesis.finished for hypothesis in found) / len(found)
@@ -212,7 +213,7 @@ def _share_right(found: Sequence[Sequence[Hypothesis]], expected: Sources) -> fl
 
 
 def _as_on_processor(work: _Trained | _Exported, device: Device, options: argparse.Namespace) -> dict[str, int]:
-    """How many of the first sentences are the same as on the processor, both in fp32."""
+    """Return how many of the first sentences have the same hypothesis as on the CPU, both in fp32."""
     sources = work.sources[: options.compare]
     there = translate(work.model(device), sources, work.settings, device)
     cpu = Device.open(DeviceSpec("cpu", options.threads), "fp32")
@@ -224,11 +225,11 @@ def _as_on_processor(work: _Trained | _Exported, device: Device, options: argpar
 
 
 def _timed(work: _Trained | _Exported, device: Device, slots: int) -> dict[str, Any]:
-    """The median of some searches."""
+    """Return the median time of the measured searches, and statistics of their hypotheses."""
     what = f"decoding in {device.precision}"
     model = work.model(device)
     times, found = list[float](), list[list[Hypothesis]]()
-    for _ in range(1 + SEARCHES):  # the first warms up
+    for _ in range(1 + SEARCHES):  # the first search is the warm-up
         device.synchronize()
         began = time.perf_counter()
         found = translate(model, work.sources, work.settings, device, max_batch_slots=slots)
@@ -245,7 +246,7 @@ def _timed(work: _Trained | _Exported, device: Device, slots: int) -> dict[str, 
 def _beside_generate(
     work: _Trained | _Exported, device: Device, deadline: float, options: argparse.Namespace
 ) -> dict[str, Any]:
-    """Our search and Hugging Face's `generate` with the same weights, in turns."""
+    """Time our search and Hugging Face's `generate` in turn, with the same weights."""
     if isinstance(work, _Exported) or importlib.util.find_spec("transformers") is None:
         return {"left_out": "it needs the package transformers and the model trained here"}
     settings = replace(work.settings, length_penalty=0.0)
@@ -264,7 +265,7 @@ def _beside_generate(
             return marian.generate(sources, settings.beam_size, settings.max_extra_length)
 
         times: dict[str, list[float]] = {"ours": [], "generate": []}
-        for number in range(1 + SEARCHES):  # the first warms up
+        for number in range(1 + SEARCHES):  # the first round is the warm-up
             if time.monotonic() > deadline and number > 2:
                 break
             for name, decode in (("ours", ours), ("generate", theirs)):
@@ -289,7 +290,7 @@ def _beside_generate(
 
 
 def _first_difference(outputs: dict[str, list[tuple[int, ...]]], same: list[bool]) -> dict[str, Any] | None:
-    """The first sentence with two hypotheses; None without one."""
+    """Return the first sentence with different hypotheses, or None if there is none."""
     if all(same):
         return None
     at = same.index(False)
@@ -317,10 +318,12 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--source", type=Path, help="newstest in the model's source language, one sentence a line")
     parser.add_argument("--model", type=Path, help="a folder that `ablations export` wrote")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--steps", type=int, default=STEPS, help="of the model's training, at most")
-    parser.add_argument("--tiny", action="store_true", help="the demo's sizes and some sentences")
-    parser.add_argument("--compare", type=int, default=60, help="sentences that the processor decodes too")
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="of the processor's search")
+    parser.add_argument("--steps", type=int, default=STEPS, help="maximum number of training steps")
+    parser.add_argument("--tiny", action="store_true", help="the sizes of the profile demo and few sentences")
+    parser.add_argument("--compare", type=int, default=60, help="number of sentences that the CPU decodes too")
+    parser.add_argument(
+        "--threads", type=int, default=len(os.sched_getaffinity(0)), help="threads for the CPU's search"
+    )
     options = parser.parse_args()
     if bool(options.source) != bool(options.model):
         parser.error("--source and --model go together")

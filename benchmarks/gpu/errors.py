@@ -1,9 +1,10 @@
-"""Errors of "fp32" on this device against fp64 on the processor: is fp32 really fp32, for every kind of layer?
+"""Check that this device computes "fp32" in fp32 for several kinds of layers, by comparison with fp64 on the CPU.
 
     python -m benchmarks.gpu.errors --out FILE.json [--device cpu]
 
-The largest error of outputs and gradients, each relative to the largest number: of fp32 about 1e-6, of TF32 about 1e-3,
-which a GPU takes for recurrent and convolutional layers unless it is told otherwise. Exit code 1 above LIMIT.
+The result is the largest error of outputs and gradients, relative to the largest value. It is about 1e-6 for fp32 and
+about 1e-3 for TF32, which torch uses by default for recurrent and convolutional layers on a GPU. The exit code is 1 if
+an error is larger than LIMIT.
 """
 
 import argparse
@@ -34,14 +35,14 @@ def main() -> int:
     device = Device.open(DeviceSpec(options.device, 4), "fp32")
     results = {line: _error(line, device) for line in LINES}
     keep_report({"errors": results, "limit": LIMIT, "device": device.describe(), **machine()}, options.out)
-    positive("errors", **results)  # an error of exactly 0, or NaN, compares nothing
+    positive("errors", **results)  # an error of exactly 0 or NaN means that nothing was compared
     worst = max(results, key=results.__getitem__)
     print(f"largest relative error of fp32 {results[worst]:.1e} ({worst}); all: {json.dumps(results)}")
     return DONE if results[worst] < LIMIT else FAILED
 
 
 def _error(line: str, device: Device) -> float:
-    """Of the loss's gradients and the hidden states, against the same network in fp64."""
+    """Return the largest relative error of the hidden states and the gradients, against the same network in fp64."""
     torch.manual_seed(1)
     sizes = {"num_layers": 1, "d_model": 128, "d_ff": 256, "num_heads": 2, "d_k": 64, "d_v": 64, "dropout": 0.0}
     config = ModelConfig(**sizes, encoder=f"2 * ({line})", decoder="self_attention, cross_attention, feed_forward")
@@ -51,7 +52,7 @@ def _error(line: str, device: Device) -> float:
     expected, found = _passed(exact, ids_BT, target_BT), _passed(model, device.move(ids_BT), device.move(target_BT))
     pairs = zip(expected, found, strict=True)
     errors = torch.tensor([_relative(one, other) for one, other in pairs])
-    return float(f"{errors.max().item():.2e}")  # NaN if one of them is
+    return float(f"{errors.max().item():.2e}")  # NaN if any error is NaN
 
 
 def _passed(model: nn.Module, ids_BT: torch.Tensor, target_BT: torch.Tensor) -> list[torch.Tensor]:
@@ -70,7 +71,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--tiny", action="store_true", help="changes nothing: this is small")
+    parser.add_argument("--tiny", action="store_true", help="has no effect: this benchmark is always small")
     return parser.parse_args()
 
 

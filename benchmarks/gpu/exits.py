@@ -1,3 +1,3 @@
-"""How a benchmark of benchmarks.gpu ends: its exit code. Its last line of output says what was found, or why not."""
+"""Exit codes of the benchmarks of benchmarks.gpu. The last line of their output is the result or the reason."""
 
 DONE, FAILED, UNFINISHED, LEFT_OUT = 0, 1, 3, 4

@@ -1,7 +1,7 @@
-"""Hugging Face's MarianMTModel with the weights of one of our base-like models: the same network, for comparisons.
+"""Copy the weights of our network into Hugging Face's MarianMTModel, to compare the two implementations.
 
-Both are post-norm Transformers with shared embeddings, scaled by √d_model, and sinusoids; ours has its sines and
-cosines in alternating columns and another epsilon in its norms, so Marian's are replaced too. Needs the package
+Both are post-norm Transformers with sinusoids and with shared embeddings scaled by √d_model. In our network, sines and
+cosines alternate, and the norms have another epsilon, so both are also changed in Marian. The module needs the package
 transformers.
 """
 
@@ -18,8 +18,8 @@ from model.parts.norms import NORM_EPSILON
 from model.parts.positions import sinusoids
 
 LONGEST = 512
-AT_ONCE = 256  # sentences of a batch
-BESIDES = {  # names of a layer: ours, Marian's
+AT_ONCE = 256  # sentences per batch
+BESIDES = {  # side → pairs of our name and Marian's name of a module
     "encoder": (("self_attention_residual.norm", "self_attn_layer_norm"),),
     "decoder": (
         ("self_attention_residual.norm", "self_attn_layer_norm"),
@@ -37,7 +37,7 @@ BOTH = (
 
 
 def marian_config(config: ModelConfig, vocabulary: int, dropout: float) -> Any:
-    """Our sizes by Marian's names."""
+    """Return Marian's configuration with our sizes."""
     from transformers import MarianConfig
 
     sizes = {
@@ -68,7 +68,7 @@ def marian_config(config: ModelConfig, vocabulary: int, dropout: float) -> Any:
 
 
 class Marian:
-    """MarianMTModel with our weights. precision: "fp32", or "bf16", in which it then keeps its weights."""
+    """MarianMTModel with our weights. If the device's precision is "bf16", the weights are converted to bf16."""
 
     def __init__(self, config: ModelConfig, vocabulary: int, model: nn.Module, device: Device) -> None:
         from transformers import MarianMTModel
@@ -87,9 +87,10 @@ class Marian:
         self._network = network.to(device.torch_device, dtype).eval()
 
     def generate(self, sources: Sequence[Sequence[int]], beam_size: int, extra: int) -> list[tuple[int, ...]]:
-        """The best hypothesis of each source without EOS, with a length penalty of 0; sorted batches of AT_ONCE.
+        """Return the best hypothesis of each source, without EOS and with a length penalty of 0.
 
-        A hypothesis has at most `extra` pieces more than the longest source of its batch.
+        The sources are sorted by length and decoded in batches of AT_ONCE. A hypothesis has at most `extra` pieces more
+        than the longest source of its batch.
         """
         order = sorted(range(len(sources)), key=lambda index: len(sources[index]), reverse=True)
         results: list[tuple[int, ...]] = [()] * len(sources)
@@ -114,7 +115,7 @@ class Marian:
 
 
 def _renamed(ours: dict[str, Tensor], config: ModelConfig, vocabulary: int) -> dict[str, Tensor]:
-    """Our weights by Marian's names."""
+    """Return our weights under Marian's names."""
     embedding = ours["embeddings.shared.weight"][:vocabulary]
     tied = ("model.shared", "model.encoder.embed_tokens", "model.decoder.embed_tokens", "lm_head")
     found = {f"{name}.weight": embedding for name in tied}
@@ -135,6 +136,6 @@ def _renamed(ours: dict[str, Tensor], config: ModelConfig, vocabulary: int) -> d
 
 
 def _apart(joined: Tensor, heads: int, count: int) -> tuple[Tensor, ...]:
-    """Split our joined projection, whose rows go head by head: q, k and v of the first head, then of the second."""
+    """Split our joined projection. Its rows are ordered by head: q, k and v of the first head, then of the second."""
     by_head = joined.view(heads, count, -1, *joined.shape[1:])
     return tuple(part.flatten(0, 1) for part in by_head.unbind(1))

@@ -1,4 +1,4 @@
-"""What this machine lacks for benchmarks.gpu, said before anything starts. Imports the standard library alone."""
+"""Find the packages and files that this machine lacks for benchmarks.gpu. Imports only the standard library."""
 
 import importlib.util
 from collections.abc import Iterator, Mapping
@@ -7,7 +7,7 @@ from pathlib import Path
 from benchmarks.machine import cards
 
 ESSENTIAL = ("torch", "numpy", "pydantic", "safetensors", "sentencepiece", "sacrebleu")
-COMMAND = ("typer", "mlflow", "optuna", "pandas")  # what `ablations run` needs besides
+COMMAND = ("typer", "mlflow", "optuna", "pandas")  # further packages that `ablations run` needs
 FILES = {
     "--nanogpt": "the path of nanoGPT's model.py (nanoGPT is left out)",
     "--corpus": "a folder such as multi30k's (table3 is left out)",
@@ -19,12 +19,12 @@ WHEELS = (
 
 
 def absent(*names: str) -> list[str]:
-    """The modules that cannot be imported."""
+    """Return the names of the modules that are not installed."""
     return [name for name in names if importlib.util.find_spec(name) is None]
 
 
 def no_card(device: str) -> str:
-    """Why `device` cannot be used; "" if it can."""
+    """Return the reason why `device` cannot be used, or "" if it can be used."""
     if device != "cuda" or cards() or Path("/dev/nvidiactl").exists():
         return ""
     return (
@@ -34,9 +34,9 @@ def no_card(device: str) -> str:
 
 
 def paragraph(files: Mapping[str, Path | None]) -> str:
-    """What is missing and what is left out for it, in one paragraph; "" if nothing is missing.
+    """Return a paragraph about missing packages and files and the benchmarks that are left out for this reason.
 
-    files: by option (--nanogpt, --corpus), those that the part uses.
+    Returns "" if nothing is missing. files: option (--nanogpt, --corpus) → path, for the options that the part uses.
     """
     found = list(_missing(files))
     if not found:

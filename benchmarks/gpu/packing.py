@@ -1,12 +1,13 @@
-"""Small runs side by side on one GPU, each in its own process: what do 1, 2, 4 and 8 train together?
+"""Measure the total speed of 1, 2, 4 and 8 small runs on one GPU, each in a separate process.
 
     python -m benchmarks.gpu.packing --out FILE.json [--counts 1,2,4,8] [--profile small|demo] [--seconds S]
                                      [--device cpu] [--tiny]
 
-Each process trains base of Table 3 in the size of a profile, with V 8,000 and 4,096 tokens a step, with the code of a
-run. All begin when the last one is warm, and train for SLICES equal times; a rate is the median of these. `together` is
-the sum of their target tokens per second, `gain` that over a single one's. Where a daemon of NVIDIA's MPS runs, it
-serves the processes, and `mps` says so. Counts in FILE are not measured again.
+Each process trains base of Table 3 with the sizes of a profile, V 8,000 and 4,096 tokens per step, with the code of a
+run. All processes start when the last one has finished its warm-up. They train for SLICES equal periods, and the rate
+of a process is the median over these. `together` is the sum of their target tokens per second, and `gain` is this sum
+divided by the rate of a single process. If a daemon of NVIDIA's MPS is running, the processes use it, and `mps` is
+true. Counts that are already in FILE are not measured again.
 """
 
 import argparse
@@ -37,7 +38,7 @@ def main() -> int:
     options = _options()
     if options.child:
         return _train(options)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(UNFINISHED))  # through `finally`, which ends the children
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(UNFINISHED))  # the `finally` clause then ends the children
     report = read_report(options.out, {"profile": options.profile, "counts": {}})
     for count in options.counts.split(","):
         if count in report["counts"]:
@@ -54,7 +55,7 @@ def main() -> int:
 
 
 def _together(count: int) -> dict[str, Any]:
-    """The rates of so many processes that train at the same time."""
+    """Return the rates of `count` processes that train at the same time."""
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     command = [sys.executable, "-m", "benchmarks.gpu.packing", *sys.argv[1:], "--child"]
     processes: list[Any] = [subprocess.Popen(command, **pipes) for _ in range(count)]  # type: ignore[call-overload]
@@ -79,7 +80,7 @@ def _together(count: int) -> dict[str, Any]:
 
 
 def _train(options: argparse.Namespace) -> int:
-    """Train until warm, wait for the word, train for the time, report."""
+    """Do the warm-up, wait for the parent's message, train for the given time, and print the rates."""
     device = Device.open(DeviceSpec(options.device, 1), "auto")
     row = planned("table3", "demo" if options.tiny else options.profile, TINY if options.tiny else SMALL, "base")[0]
     clock = _Clock(device, options.seconds / SLICES)
@@ -97,12 +98,12 @@ def _train(options: argparse.Namespace) -> int:
 
 
 class _Clock:
-    """Waits for the word after the warm steps; then counts tokens until the slices are over."""
+    """Waits for the parent's message after the warm-up, then counts tokens until all slices are over."""
 
     def __init__(self, device: Device, slice_s: float) -> None:
         self._device, self._slice_s = device, slice_s
         self._done, self._counts, self._began = 0, dict[int, int](), 0.0
-        self._first = 0  # the last step before this slice
+        self._first = 0  # number of the last step before this slice
         self.rates = list[float]()
 
     def saw(self, step: int, parts: Any) -> None:
@@ -115,7 +116,7 @@ class _Clock:
         if self._done == WARM:
             self._device.synchronize()
             print("warm", flush=True)
-            if not sys.stdin.readline():  # its parent was killed
+            if not sys.stdin.readline():  # the parent was killed
                 sys.exit(UNFINISHED)
             self._first, self._began = WARM, time.perf_counter()
         elif time.perf_counter() - self._began >= self._slice_s:
@@ -131,12 +132,12 @@ class _Clock:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True, help="the report; read first, then added to")
-    parser.add_argument("--counts", default="1,2,4,8", help="processes at once")
-    parser.add_argument("--profile", choices=("small", "demo"), default="small", help="of Table 3: the runs' size")
-    parser.add_argument("--seconds", type=float, default=4, help="of each measurement")
+    parser.add_argument("--out", type=Path, required=True, help="the report, to which results are added")
+    parser.add_argument("--counts", default="1,2,4,8", help="numbers of simultaneous processes")
+    parser.add_argument("--profile", choices=("small", "demo"), default="small", help="profile of Table 3")
+    parser.add_argument("--seconds", type=float, default=4, help="time of each measurement")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--tiny", action="store_true", help="the demo's vocabulary and batches of 400 tokens")
+    parser.add_argument("--tiny", action="store_true", help="the profile demo, with batches of 400 tokens")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args()
 

@@ -1,8 +1,9 @@
-"""Peers that train in the same process on the same batches: torch.nn.Transformer, Hugging Face's Marian, nanoGPT.
+"""Other programs that train in the same process: torch.nn.Transformer, Hugging Face's Marian, nanoGPT.
 
-Each runs as a user who knows it well would run it: bf16 autocast, torch's default attention kernels, masks without
-copies, fused Adam. `torch.nn.Transformer` computes the logits of real pieces only, as this program does. Marian needs
-the package transformers; nanoGPT the path of its file model.py, which is imported and never copied.
+The first two train on the same batches as our program; nanoGPT trains on random pieces. Each runs as an expert user
+would run it: bf16 autocast, torch's default attention kernels, masks without copies, fused Adam.
+`torch.nn.Transformer` computes the logits of real pieces only, as our program does. Marian needs the package
+transformers. nanoGPT needs the path of its file model.py, which is imported and never copied.
 
 Shapes: B sentences, S source, T target, D d_model, W vocabulary.
 """
@@ -27,13 +28,16 @@ from experiments.training.loss import real_places
 from model.config import ModelConfig
 
 SMOOTHING, DROPOUT = 0.1, 0.1
-Step = Callable[[Any], Tensor]  # a step's input → its loss
+Step = Callable[[Any], Tensor]  # input of a step → loss
 Batches = Callable[[int], Sequence[Batch[Tensor]]]
 Counts = tuple[int, int, int]
 
 
 class Transformer(nn.Module):
-    """torch.nn.Transformer between tied embeddings with sinusoids; causal masks alone, since padding is at the end."""
+    """torch.nn.Transformer with tied embeddings and sinusoids.
+
+    The decoder's self-attention has only a causal mask, because padding is at the end.
+    """
 
     def __init__(self, config: ModelConfig, vocabulary: int) -> None:
         super().__init__()
@@ -49,15 +53,15 @@ class Transformer(nn.Module):
         self.layers = nn.Transformer(width, heads, layers, layers, config.d_ff, DROPOUT, batch_first=True)
         for module in self.modules():
             if isinstance(module, nn.MultiheadAttention):
-                module.dropout = 0.0  # the paper and the other contestants have none there
+                module.dropout = 0.0  # the paper and the other contestants have no dropout on attention weights
 
     def embed(self, pieces_BT: Tensor) -> Tensor:
-        """(B, T) → (B, T, D)."""
+        """Embed pieces and add their positions: (B, T) → (B, T, D)."""
         embedded: Tensor = self.dropout(self.embedding(pieces_BT) * self.scale + self.positions[: pieces_BT.shape[1]])
         return embedded
 
     def forward(self, source_BS: Tensor, target_BT: Tensor, padding_BS: Tensor, causal_TT: Tensor) -> Tensor:
-        """Hidden states (B, T, D). The masks hold 0 or -inf."""
+        """Return hidden states (B, T, D). The masks contain 0 or -inf."""
         memory_BSD = self.layers.encoder(self.embed(source_BS), src_key_padding_mask=padding_BS)
         hidden_BTD: Tensor = self.layers.decoder(
             self.embed(target_BT),
@@ -70,7 +74,7 @@ class Transformer(nn.Module):
 
 
 def torch_step(config: ModelConfig, vocabulary: int, device: Device) -> Step:
-    """One update of torch.nn.Transformer on a step's micro-batches."""
+    """Return a function that makes one update of torch.nn.Transformer on a step's micro-batches."""
     at = device.torch_device
     network = Transformer(config, vocabulary).to(at).train()
 
@@ -87,7 +91,7 @@ def torch_step(config: ModelConfig, vocabulary: int, device: Device) -> Step:
 
 
 def marian_step(config: ModelConfig, vocabulary: int, device: Device) -> Step:
-    """One update of Hugging Face's MarianMTModel on a step's micro-batches."""
+    """Return a function that makes one update of Hugging Face's MarianMTModel on a step's micro-batches."""
     from transformers import MarianMTModel
 
     network = MarianMTModel(marian_config(config, vocabulary, DROPOUT)).to(device.torch_device).train()
@@ -103,7 +107,10 @@ def marian_step(config: ModelConfig, vocabulary: int, device: Device) -> Step:
 
 
 def _updating(network: nn.Module, loss_of: Callable[[Batch[Tensor]], Tensor], device: Device) -> Step:
-    """One update on a step's micro-batches. loss_of: the summed loss of a micro-batch, computed under autocast."""
+    """Return a function that makes one update of `network` on a step's micro-batches.
+
+    loss_of: returns the summed loss of a micro-batch; it is called under autocast.
+    """
     optimizer = _adam(network)
 
     def step(parts: Sequence[Batch[Tensor]]) -> Tensor:
@@ -122,31 +129,31 @@ def _updating(network: nn.Module, loss_of: Callable[[Batch[Tensor]], Tensor], de
 
 @dataclass(frozen=True)
 class NanoGPT:
-    """nanoGPT with the settings of its train_gpt2.py, compiled. file: its model.py."""
+    """nanoGPT, compiled, with the settings of its train_gpt2.py. `file` is its model.py."""
 
     file: Path
     tiny: bool
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Arguments of its GPTConfig."""
+        """The arguments of nanoGPT's GPTConfig."""
         if self.tiny:
             return {"n_layer": 2, "n_head": 2, "n_embd": 64, "block_size": 64, "vocab_size": 512}
         return {"n_layer": 12, "n_head": 12, "n_embd": 768, "block_size": 1024, "vocab_size": 50304}
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Micro-batches of a step, and the windows of one."""
+        """The number of micro-batches per step, and of windows per micro-batch."""
         return (2, 2) if self.tiny else (40, 12)
 
     @property
     def tokens(self) -> int:
-        """Tokens of a step."""
+        """The number of tokens per step."""
         parts, rows = self.shape
         return parts * rows * self.sizes["block_size"]
 
     def step(self, device: Device) -> Step:
-        """One update on random pieces, on which its speed does not depend."""
+        """Return a function that makes one update on random pieces. The speed does not depend on the pieces."""
         spec = importlib.util.spec_from_file_location("nanogpt_model", self.file)
         if spec is None or spec.loader is None:
             raise ValueError(f"{self.file} is no Python file")
@@ -174,7 +181,7 @@ class NanoGPT:
 
 
 def contestant(make: Callable[[], Step], work: Callable[[], Iterable[Any]]) -> Callable[[Turn], None]:
-    """A peer's training for `Turn`: makes it, then does a step for each element of `work()`."""
+    """Return a peer's training for `Turn`: it calls `make`, then does one step for each element of `work()`."""
 
     def train(turn: Turn) -> None:
         with _KernelsOfTorch() as kernels:
@@ -187,11 +194,14 @@ def contestant(make: Callable[[], Step], work: Callable[[], Iterable[Any]]) -> C
 
 
 class Prepared:
-    """The micro-batches of the first steps, without rows and columns of padding alone, prepared before training."""
+    """The micro-batches of the first `last` steps, prepared before training.
+
+    Rows and columns that contain only padding are removed.
+    """
 
     def __init__(self, batches: Batches, last: int) -> None:
         self._batches, self._last = batches, last
-        self.counts = dict[int, Counts]()  # by step
+        self.counts = dict[int, Counts]()  # step → counts
 
     def __call__(self) -> Iterator[Sequence[Batch[Tensor]]]:
         found = {step: self._batches(step) for step in range(1, self._last + 1)}
@@ -200,7 +210,7 @@ class Prepared:
 
 
 def counts(parts: Sequence[Batch[Tensor]]) -> Counts:
-    """Of a step: target pieces, source pieces, pairs."""
+    """Return the number of target pieces, source pieces and pairs of a step."""
     return (
         sum(part.num_target_tokens for part in parts),
         sum(part.num_source_tokens for part in parts),
@@ -209,7 +219,7 @@ def counts(parts: Sequence[Batch[Tensor]]) -> Counts:
 
 
 def _tight(part: Batch[Tensor]) -> Batch[Tensor]:
-    """The same pairs in the smallest shape: rows of padding alone would give torch's attention NaN."""
+    """Return the same pairs in the smallest shape, because torch's attention returns NaN for rows of only padding."""
     rows = (part.source != PAD_ID).any(1)
 
     def cut(pieces: Tensor) -> Tensor:
@@ -222,7 +232,7 @@ def _tight(part: Batch[Tensor]) -> Batch[Tensor]:
 
 
 class _KernelsOfTorch:
-    """torch's own choice of attention kernels and precisions, which experiments.device changes for this program."""
+    """Context with torch's default attention kernels and matrix precision, which experiments.device changes."""
 
     def __enter__(self) -> "_KernelsOfTorch":
         self._ours = torch.backends.cuda.cudnn_sdp_enabled(), torch.get_float32_matmul_precision()
@@ -233,7 +243,7 @@ class _KernelsOfTorch:
         self._choose(*self._ours)
 
     def lent_for(self, call: Callable[[], object]) -> None:
-        """Call something with this program's choice."""
+        """Call a function with our program's choice of kernels and precision."""
         self._choose(*self._ours)
         call()
         self._choose(True, "high")

@@ -1,11 +1,12 @@
-"""How even a GPU's steps are, and how often a step waits for it.
+"""Measure how much the times of single steps vary on a GPU, and how often the CPU waits for the GPU in a step.
 
     python -m benchmarks.gpu.steps --out FILE.json [--steps N] [--device cpu] [--tiny]
 
-Trains rows with the code of a run on pairs of many lengths: base, base with cuDNN's attention (which builds a plan for
-every shape, so this program switches it off), and base with experts that have a capacity. `step_ms` gives percentiles
-of single steps, each measured to the end of its work; `syncs` the places where the processor waited for the GPU, for
-each step, by torch's sync debug mode (0 on a processor). Rows in FILE are not measured again.
+The benchmark trains three rows with the code of a run on pairs of many lengths: base, base with cuDNN's attention, and
+base with experts that have a capacity. Our program disables cuDNN's attention, because it builds a plan for every
+shape. `step_ms` gives percentiles of single steps, each measured until the GPU has finished. `syncs` lists the lines of
+code at which the CPU waited for the GPU, with the number per step, from torch's sync debug mode (none on a CPU). Rows
+that are already in FILE are not measured again.
 """
 
 import argparse
@@ -62,7 +63,7 @@ def main() -> int:
 
 
 class _Steps:
-    """After warm steps, times so many of them one by one; counts the waits of as many more."""
+    """After the warm-up, times `count` single steps, then counts the CPU's waits in as many further steps."""
 
     def __init__(self, device: Device, count: int) -> None:
         self._device, self._count, self._done = device, count, 0
@@ -70,7 +71,7 @@ class _Steps:
         self._waits = collections.Counter[str]()
 
     def stop(self) -> bool:
-        """Called after every step."""
+        """Count a step; the trainer calls this after every step. Raises Preempted after the last one."""
         self._done += 1
         past = self._done - WARM
         if 0 <= past <= self._count:
@@ -105,10 +106,10 @@ class _Steps:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True, help="the report; read first, then added to")
-    parser.add_argument("--steps", type=int, default=60, help="steps that are timed")
+    parser.add_argument("--out", type=Path, required=True, help="the report, to which results are added")
+    parser.add_argument("--steps", type=int, default=60, help="number of timed steps")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--tiny", action="store_true", help="the demo's sizes")
+    parser.add_argument("--tiny", action="store_true", help="the sizes of the profile demo")
     return parser.parse_args()
 
 

@@ -1,12 +1,13 @@
-"""As much of Table 3 as the time allows, by the command that a user types, on a corpus and this device.
+"""Train as many rows of Table 3 as the time allows with `ablations run`, on a corpus and this device.
 
     python -m benchmarks.gpu.table3 --corpus FOLDER --store FOLDER --out FILE.json [--profile small] [--devices auto]
                                     [--seconds S] [--device cpu] [--tiny]
 
-Runs `ablations run table3`, stops it with Ctrl-C before the time is over, so that checkpoints are saved, and prints its
-table; FILE gets the finished rows, and the wall time of all calls together. The same command continues with the store.
-Exit code: 0 if all rows are finished, 3 if some are, 1 if none is. `--tiny` takes two rows of the demo profile on the
-built-in corpus. Needs what the command needs (typer, mlflow, optuna …); exit code 4 without.
+The benchmark runs `ablations run table3`, interrupts it before the time is over as with Ctrl-C, so that checkpoints are
+saved, and prints the table. FILE contains the finished rows and the total wall time of all calls. To continue, call the
+same command again with the same store. The exit code is 0 if all rows are finished, 3 if some are, 1 if none is.
+`--tiny` runs two rows of the profile demo on the built-in corpus. If a package that `ablations run` needs (typer,
+mlflow, optuna …) is missing, the exit code is 4.
 """
 
 import argparse
@@ -24,8 +25,8 @@ from benchmarks.gpu.exits import DONE, FAILED, LEFT_OUT, UNFINISHED
 from benchmarks.machine import keep_report, machine, read_report
 from benchmarks.measured import exit_code, positive
 
-GRACE_S = 20  # for checkpoints
-REPORT_S = 20  # for the two reports
+GRACE_S = 20  # seconds for saving checkpoints
+REPORT_S = 20  # seconds for the two calls of `ablations report`
 TINY = (
     "training.train_steps=40", "data.vocab_size=300", "data.builtin_pairs=400", "evaluation.beam_size=2",
     "evaluation.max_extra_length=3",
@@ -68,7 +69,7 @@ def main() -> int:
 
 
 def _run(options: argparse.Namespace) -> tuple[int, bool]:
-    """The command's exit code, and whether it was stopped."""
+    """Run `ablations run`. Return its exit code, and whether it was stopped because its time was over."""
     with subprocess.Popen(_words("run", options)) as command:
         signal.signal(signal.SIGTERM, lambda *_: command.send_signal(signal.SIGINT))
         try:
@@ -77,7 +78,7 @@ def _run(options: argparse.Namespace) -> tuple[int, bool]:
             command.send_signal(signal.SIGINT)
         try:
             return command.wait(GRACE_S), True
-        except subprocess.TimeoutExpired:  # it continues from earlier checkpoints
+        except subprocess.TimeoutExpired:  # a second interrupt ends it at once; the last checkpoints remain
             command.send_signal(signal.SIGINT)
             return command.wait(), True
 
@@ -97,12 +98,12 @@ def _options() -> Any:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--corpus", help="a folder with train.<lang> …")
     parser.add_argument("--store", type=Path, required=True)
-    parser.add_argument("--out", type=Path, required=True, help="the report; its table goes beside it as .txt")
+    parser.add_argument("--out", type=Path, required=True, help="the report; the table is written next to it as .txt")
     parser.add_argument("--profile", default="small")
-    parser.add_argument("--devices", default="auto", help="as of `ablations run`")
-    parser.add_argument("--seconds", type=float, default=540, help="everything is saved and ended by then")
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: --devices cpu:2")
-    parser.add_argument("--tiny", action="store_true", help="two rows in miniature")
+    parser.add_argument("--devices", default="auto", help="as in `ablations run`")
+    parser.add_argument("--seconds", type=float, default=540, help="time limit, including saving")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu stands for --devices cpu:2")
+    parser.add_argument("--tiny", action="store_true", help="two small rows")
     options = parser.parse_args()
     if not options.corpus and not options.tiny:
         parser.error("--corpus is needed: the built-in corpus is too small for the vocabulary of this profile")

@@ -1,30 +1,33 @@
-"""Training speed of one row on one GPU, by variants of this program's settings and beside other programs.
+"""Training speed of one row on one GPU, with several variants of our settings and with other programs.
 
     python -m benchmarks.gpu.training --case base --out FILE.json [--variants NAMES] [--peers torch,marian,nanogpt]
                                       [--nanogpt model.py] [--seconds S] [--device cpu] [--tiny]
 
-All contestants train in one process and take turns (turns.py): after the first turns, which warm up, every round has
-as many steps of each, and the median of the rounds counts. The variants:
+All contestants train in one process and take turns (turns.py). The first turn of each is its warm-up. In every later
+round, all contestants do the same number of steps, and the result is the median over rounds. The variants are:
 
-  eager              as a run trains without compilation; free: with a shape of its own for every micro-batch;
-                     shapes16, shapes32, shapes128: padded to so many shapes
+  eager              without compilation, as a run trains by default
+  free               eager, without fixed shapes of the micro-batches
+  shapes16, shapes32, shapes128    eager, with micro-batches padded to this number of shapes
   compiled           with training.compile
-  graphs             with training.graphs; compiled-graphs: with both
+  graphs             with training.graphs
+  compiled-graphs    with training.compile and training.graphs
 
-A variant that this version of the program does not have is left out, and the report says why. The cases:
+Variants that this version of the program does not support are left out; the report contains the reason. The cases are:
 
-  base, big          rows of Table 3 at paper sizes, 25,000 target tokens a step; generated pairs, V 37,000, lengths
-                     log-normal with mean 28 and deviation 0.4 of the logarithm
-  even               base with pairs of one length
-  small              base of Table 3's profile small: V 8,000, 4,096 tokens a step, the same lengths
-  language-model     GPT-2 124M of the study nanogpt, generated text in windows of 1,024, 491,520 tokens a step
+  base, big          rows of Table 3 at the paper's sizes, 25,000 target tokens per step; generated pairs, V 37,000,
+                     log-normal lengths with mean 28 and standard deviation 0.4 of the logarithm
+  even               base with pairs of a single length
+  small              base of Table 3's profile small: V 8,000, 4,096 tokens per step, the same lengths
+  language-model     GPT-2 124M of the study nanogpt, generated text in windows of 1,024, 491,520 tokens per step
 
 mfu = flops_per_token x target_tokens_per_s / the operations per second of a large bf16 matrix product, measured here.
-flops_per_token counts the products of forward and backward pass for real pieces (model/cost.py), without padding. Its
-number is this program's for all contestants, so that equal speed is equal mfu.
+flops_per_token counts the products of the forward and backward pass for real pieces (model/cost.py), without padding.
+The same number is used for all contestants, so that equal speed gives equal mfu.
 
-FILE is written after every round from the second on. Exit code: 1 if a contestant fails or nothing was measured, 3 if
-`--seconds` ended before two rounds. Needs torch and what `ablations` and `experiments` import to plan and train.
+FILE is written after every round from the second on. The exit code is 1 if a contestant fails or nothing was measured,
+and 3 if `--seconds` ended before two rounds. The benchmark needs torch and the packages that `ablations` and
+`experiments` import to plan and train.
 """
 
 import argparse
@@ -59,20 +62,20 @@ from experiments.tasks.load import load_task
 from model.cost import flops_per_token
 
 FORMULA = "flops_per_token (model/cost.py, real pieces) * target_tokens_per_s / matrix_product_tflops measured here"
-SPREAD = 0.4  # of lengths: standard deviation of their logarithm
+SPREAD = 0.4  # standard deviation of the logarithm of lengths
 
 
 @dataclass(frozen=True)
 class Case:
-    """A row, its data, and how long a contestant trains."""
+    """A row, its data, and the number of steps that a contestant trains."""
 
     study: str
     row: str = "base"
     profile: str = "paper"
     spread: float = SPREAD
     warm: int = 12  # steps before the first round
-    warm_captured: int = 110  # the same where every shape must occur often enough to be captured
-    steps: int = 10  # of a round
+    warm_captured: int = 110  # steps before the first round if every shape must occur often enough to be captured
+    steps: int = 10  # steps per round
     peers: tuple[str, ...] = ()
 
 
@@ -88,14 +91,14 @@ EAGER, COMPILED, GRAPHS = "training.compile=false", "training.compile=true", "tr
 
 @dataclass(frozen=True)
 class Variant:
-    """Settings of the study, and the number of padded shapes (0: free shapes; None: as a run chooses)."""
+    """Settings of the study, and the number of padded shapes (0 for free shapes, None for a run's choice)."""
 
     sets: tuple[str, ...] = (EAGER,)
     shapes: int | None = None
 
     @property
     def captured(self) -> bool:
-        """Whether its first turn must see every shape several times."""
+        """Whether every shape must occur several times in the warm-up."""
         return GRAPHS in self.sets or COMPILED in self.sets
 
 
@@ -113,15 +116,15 @@ VARIANTS = {
 
 @dataclass
 class Contestant:
-    """A training that takes turns. warm: steps of its first turn. counts: of a step (from 1), as peers.counts."""
+    """A training that takes turns with others."""
 
     turn: Turn
-    warm: int
-    counts: Callable[[int], Counts]
-    facts: dict[str, Any]  # of its batches; known after the first turn
+    warm: int  # steps of the first turn
+    counts: Callable[[int], Counts]  # step (from 1) → result of peers.counts
+    facts: dict[str, Any]  # description of the batches, known after the first turn
 
     def of_rounds(self) -> list[list[Counts]]:
-        """The counts of every round's steps."""
+        """Return the counts of the steps of every round."""
         begin, steps = 1 + self.warm, self.turn.steps
         rounds = range(len(self.turn.seconds))
         return [[self.counts(begin + number * steps + step) for step in range(steps)] for number in rounds]
@@ -157,11 +160,13 @@ class _Plan:
     def __init__(self, case: Case, device: Device, folder: Path, options: argparse.Namespace) -> None:
         self._case, self._device, self._folder, self._options = case, device, folder, options
         self._steps = 2 if options.tiny else case.steps
-        self.left_out = dict[str, str]()  # contestants that are not there, and why
+        self.left_out = dict[str, str]()  # contestant that cannot be measured → reason
         self._row = self._planned(())
         self._config = cast(RunConfig, self._row.config)
         vocabulary = self._config.data.vocab_size
-        spread = 0.0 if options.tiny else case.spread  # one shape, so that the rehearsal compiles once
+        spread = (
+            0.0 if options.tiny else case.spread
+        )  # with --tiny there is one shape, so that torch compiles only once
         self._data: Sides = pairs(folder, vocabulary, spread) if case.study == "table3" else text(folder, vocabulary)
 
     def _planned(self, sets: tuple[str, ...]) -> PlannedRow:
@@ -169,12 +174,12 @@ class _Plan:
         return planned(self._case.study, profile, (*own, *sets), self._case.row)[0]
 
     def contestants(self) -> dict[str, Contestant]:
-        """Ours by variant, then the peers."""
+        """Return the contestants by name: the first variant, the peers, then the other variants."""
         found = dict[str, Contestant]()
         for name in self._options.variants.split(","):
             try:
                 found[name] = self._ours(name, VARIANTS[name])
-            except UserError as error:  # a setting that this version does not have
+            except UserError as error:  # this version does not have the setting
                 self.left_out[name] = str(error).splitlines()[0]
         for name in self._case.peers if self._options.peers is None else filter(None, self._options.peers.split(",")):
             if why := missing(name, self._options.nanogpt):
@@ -183,7 +188,7 @@ class _Plan:
                 found[name] = self._peer(name)
         for name, why in self.left_out.items():
             print(f"{name} is left out: {why}", flush=True)
-        # the peers after the first variant: compiling others may take all the time
+        # The peers come second, because compiling the other variants may take all the time.
         first = self._options.variants.split(",")[0]
         return dict(sorted(found.items(), key=lambda item: item[0] in VARIANTS and item[0] != first))
 
@@ -217,7 +222,7 @@ class _Plan:
         return Contestant(Turn(name, train, self._device, warm, self._steps), warm, counts, {})
 
     def results(self, contestants: dict[str, Contestant], limit: float) -> dict[str, dict[str, Any]]:
-        """What was found of each contestant so far. Raises NothingMeasuredError."""
+        """Return the results of each contestant so far. Raises NothingMeasuredError."""
         work = next((self._flops(each) for each in contestants.values() if each.turn.seconds), 0.0)
         num_params = load_task(self._config.task).num_params(self._config)
         found = {}
@@ -237,7 +242,7 @@ class _Plan:
         return found
 
     def _flops(self, contestant: Contestant) -> float:
-        """Operations of forward and backward pass for a target piece, from the mean lengths of the rounds."""
+        """Return the operations of forward and backward pass per target piece, for the mean lengths of the rounds."""
         steps = [step for round_ in contestant.of_rounds() for step in round_]
         target, source, rows = (sum(column) for column in zip(*steps, strict=True))
         positive(contestant.turn.name, target_tokens=target, rows=rows)
@@ -245,7 +250,7 @@ class _Plan:
 
 
 def missing(peer: str, nanogpt: Path | None) -> str:
-    """Why a peer cannot be measured; "" if it can."""
+    """Return the reason why a peer cannot be measured, or "" if it can be measured."""
     if peer == "marian" and importlib.util.find_spec("transformers") is None:
         return "the package transformers is not installed"
     if peer == "nanogpt" and (nanogpt is None or not nanogpt.is_file()):
@@ -259,7 +264,7 @@ def _warmed(turns: list[Turn]) -> int:
 
 
 def _concluded(report: dict[str, Any], turns: list[Turn]) -> int:
-    """Print a line for each contestant and one for all."""
+    """Print one line for each contestant and a summary. Return the exit code."""
     failed = {turn.name: turn.failed for turn in turns if turn.failed}
     found = report["contestants"]
     for name, facts in found.items():
@@ -281,12 +286,15 @@ def _concluded(report: dict[str, Any], turns: list[Turn]) -> int:
 
 
 def _matrix_flops(device: Device) -> float:
-    """Operations per second of a large square product in the device's precision, an upper bound for training."""
+    """Return the operations per second of a large square matrix product in the device's precision.
+
+    Training cannot be faster.
+    """
     dtype = torch.bfloat16 if device.precision == "bf16" else torch.float32
     size, repeats = (8192, 20) if device.is_cuda else (1024, 4)
     left, right = (torch.randn(size, size, device=device.torch_device).to(dtype) for _ in range(2))
     fastest = math.inf
-    for _ in range(4):  # the first warms up
+    for _ in range(4):  # the fastest repetition counts
         device.synchronize()
         began = time.perf_counter()
         for _ in range(repeats):
@@ -300,15 +308,15 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--case", choices=tuple(CASES), default="base")
     parser.add_argument("--out", type=Path, help="the report, written after every round")
-    parser.add_argument("--variants", default="eager", help=f"with commas: {', '.join(VARIANTS)}")
-    parser.add_argument("--peers", help="with commas; empty: none; the case's peers if unset")
+    parser.add_argument("--variants", default="eager", help=f"separated by commas: {', '.join(VARIANTS)}")
+    parser.add_argument("--peers", help="separated by commas; empty for none (default: the peers of the case)")
     parser.add_argument("--nanogpt", type=Path, help="nanoGPT's model.py")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=540, help="no further round begins that would end later")
+    parser.add_argument("--seconds", type=float, default=540, help="start no round that would end later")
     parser.add_argument("--warm-only", action="store_true", help="fill torch's cache of compiled code")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--threads", type=int, default=4)
-    parser.add_argument("--tiny", action="store_true", help="the demo's sizes and few steps: does the whole path work?")
+    parser.add_argument("--tiny", action="store_true", help="the sizes of the profile demo and few steps")
     return parser.parse_args()
 
 

@@ -1,4 +1,4 @@
-"""Rows of a study on generated data, trained with the code of a run: what the parts that train have in common."""
+"""Common code of the benchmarks that train: rows of a study, generated data, and the training code of a run."""
 
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -33,19 +33,19 @@ from model.network import build_model
 from model.protocol import Network
 
 PAIRS, MEAN = 30_000, 28
-PIECES = 4_000_000  # of the generated text
+PIECES = 4_000_000  # length of the generated text
 TINY = ("data.vocab_size=500", "training.tokens_per_batch=400", "training.precision=auto")
 NEVER = 10**9
 
 
 def planned(study: str, profile: str, sets: tuple[str, ...], rows: str | None) -> list[PlannedRow]:
-    """The rows of a study; all if `rows` is None."""
+    """Return the named rows of a study, or all rows if `rows` is None."""
     found = load_study(study)
     return resolve(found, selection(profile, None, rows, 1, sets), load_task(found.task))
 
 
 def text(folder: Path, vocabulary: int) -> Sides:
-    """Generated pieces, laid out as an encoded text of one document."""
+    """Write generated pieces in the format of an encoded text of one document."""
     dtype = piece_dtype(vocabulary)
     pieces = np.random.default_rng(1).integers(4, vocabulary, PIECES - 1)
     pieces[0] = EOS_ID
@@ -56,7 +56,10 @@ def text(folder: Path, vocabulary: int) -> Sides:
 
 
 def pairs(folder: Path, vocabulary: int, spread: float, count: int = PAIRS) -> Sides:
-    """Generated pieces, laid out as an encoded corpus. spread: of lengths, the deviation of their logarithm."""
+    """Write generated pairs in the format of an encoded corpus.
+
+    spread: standard deviation of the logarithm of lengths.
+    """
     draw = np.random.default_rng(1)
     source = np.clip(np.rint(draw.lognormal(np.log(MEAN) - spread**2 / 2, spread, count)), 3, 200)
     target = np.clip(np.rint(source * draw.normal(1, 0.3 * spread, count)), 3, 200)
@@ -68,7 +71,7 @@ def pairs(folder: Path, vocabulary: int, spread: float, count: int = PAIRS) -> S
 
 
 def written(folder: Path, vocabulary: int, lines: Mapping[str, Sequence[Any]]) -> Sides:
-    """The pieces of both sides, laid out as an encoded corpus."""
+    """Write the pieces of both sides in the format of an encoded corpus."""
     dtype = piece_dtype(vocabulary)
     for side in SIDES:
         writer = SideWriter(folder, side, dtype)
@@ -78,9 +81,9 @@ def written(folder: Path, vocabulary: int, lines: Mapping[str, Sequence[Any]]) -
 
 
 def shapes(row: PlannedRow, data: Sides, count: int | None) -> dict[str, Any]:
-    """What a run has pinned whose batches, each one micro-batch, have so many padded shapes; 0: free shapes.
+    """Return the facts that a run pins if its batches have `count` padded shapes and each is one micro-batch.
 
-    None: nothing is pinned.
+    count = 0 stands for free shapes. With count = None nothing is pinned.
     """
     if count is None or len(data) == 1:
         return {}
@@ -92,7 +95,7 @@ def shapes(row: PlannedRow, data: Sides, count: int | None) -> dict[str, Any]:
 
 
 def context_of(device: Device, folder: Path, pinned: Mapping[str, Any] | None = None) -> AttemptContext:
-    """An attempt in `folder`. pinned: by its first attempt."""
+    """Return the context of an attempt in `folder`. pinned: facts that the run's first attempt pinned."""
     spec = DeviceSpec("cuda" if device.is_cuda else "cpu", device.threads)
     attempt = AttemptSpec(RunSpec("benchmark", {}, {}), str(folder), 1, spec, pinned=pinned or {})
     return AttemptContext(attempt, folder, ignore, lambda: False)
@@ -106,7 +109,7 @@ def batches_of(
     group: Group | None = None,
     pinned: Mapping[str, Any] | None = None,
 ) -> BatchSource:
-    """The micro-batches of a run of this row, by step. pinned: by its first attempt."""
+    """Return the micro-batches of a run of this row, by step. pinned: facts that the run's first attempt pinned."""
     config, group = cast(RunConfig, row.config), group or Group()
     context = context_of(device, folder, pinned)
     task = load_task(config.task)
@@ -115,7 +118,7 @@ def batches_of(
 
 
 def new_model(row: PlannedRow, device: Device) -> Network:
-    """The row's network, as a run with seed 1 begins."""
+    """Return the row's network with the initial weights of a run with seed 1."""
     config = cast(RunConfig, row.config)
     seed_everything(1)
     return build_model(config.model, config.data.vocab_size, device=device.torch_device)
@@ -133,10 +136,13 @@ def train_row(
     model: Network | None = None,
     pinned: Mapping[str, Any] | None = None,
 ) -> Network:
-    """Train until `stop()` is true or raises; it is called after every step. Returns the model.
+    """Train until `stop()` returns true or raises, and return the model.
 
-    `saw` gets each step's micro-batches, of this rank of a `group`. `facts` gets the facts of padding, before training.
-    model: a `new_model` of this row, for callers that use it meanwhile. pinned: as of `batches_of`.
+    stop: called after every step.
+    saw: called with each step's number and its micro-batches for this rank of `group`.
+    facts: receives a description of the batches' padding before training.
+    model: a `new_model` of this row, for callers that use it during the training.
+    pinned: as in `batches_of`.
     """
     config, group = cast(RunConfig, row.config), group or Group()
     batches = batches_of(row, data, device, folder, group, pinned)
@@ -162,4 +168,4 @@ def train_row(
 
 
 def ignore(*_args: Any, **_facts: Any) -> None:
-    """The trainer's events, which no one reads here."""
+    """Discard an event of the trainer."""

@@ -1,8 +1,8 @@
 """Several trainings in one process that take turns on the device, so that all are measured under the same conditions.
 
-Each contestant runs its own training loop in its own thread and calls `Turn.stop` after every step. Only one thread
-works at a time: the others wait in `stop`. The first turn builds the model and warms up (kernels, compiled code,
-captured graphs); every later turn is one measured round.
+Each contestant runs a training loop in a separate thread and calls `Turn.stop` after every step. Only one thread works
+at a time; the others wait in `stop`. The first turn builds the model and is the warm-up (kernels, compiled code,
+captured graphs). Every later turn is one measured round.
 """
 
 import gc
@@ -18,7 +18,7 @@ import torch
 from benchmarks.measured import NothingMeasuredError, median, positive
 from experiments.device import Device
 
-WARMING = 0.6  # share of the time for first turns
+WARMING = 0.6  # share of the total time in which warm-ups may start
 
 
 class EndedError(Exception):
@@ -26,36 +26,40 @@ class EndedError(Exception):
 
 
 class Turn:
-    """The view of one contestant: its training calls `stop` after every step."""
+    """One contestant and its thread. Its training calls `stop` after every step."""
 
     def __init__(self, name: str, train: Callable[["Turn"], None], device: Device, warm: int, steps: int) -> None:
-        """train: build and train until `stop` raises EndedError. warm, steps: those of the first and of later turns."""
+        """Start the thread.
+
+        train: builds the model and trains until `stop` raises EndedError.
+        warm, steps: number of steps of the first turn and of each later turn.
+        """
         self.name, self._train, self._device = name, train, device
         self._left, self.steps = warm, steps
         self._go, self._handed_over = threading.Semaphore(0), threading.Semaphore(0)
         self._over, self._began = False, 0.0
-        self.seconds = list[float]()  # of every round
+        self.seconds = list[float]()  # seconds of every round
         self.warm_s, self.peak_memory_gb = 0.0, 0.0
         self.failed, self.late = "", False
-        self.loss: torch.Tensor | None = None  # of the last step, where the contestant gives it
+        self.loss: torch.Tensor | None = None  # loss of the last step, if the contestant sets it
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def take(self) -> None:
-        """Do the next turn. Called by the main thread; returns at its end."""
+        """Let the contestant do its next turn and wait for its end. Called by the main thread."""
         if self._thread.is_alive() and not self.failed and not self.late:
             self._go.release()
             self._handed_over.acquire()
 
     def close(self) -> None:
-        """End the thread, which frees its model."""
+        """End the thread, which frees the model."""
         self._over = True
         if self._thread.is_alive():
             self._go.release()
             self._thread.join()
 
     def stop(self) -> bool:
-        """Count a step; at the end of a turn wait for the next one. Raises EndedError after the last."""
+        """Count a step. At the end of a turn, wait for the next turn. Raises EndedError if there is none."""
         self._left -= 1
         if self._left > 0:
             return False
@@ -90,7 +94,7 @@ class Turn:
             raise NothingMeasuredError(f"{self.name}: the training ended before its measurement")
         except EndedError:
             pass
-        except BaseException as error:  # a contestant's failure is a result, not the end of the others
+        except BaseException as error:  # a failure of one contestant must not end the others
             traceback.print_exc()
             self.failed = f"{type(error).__name__}: {error}"[:300]
         finally:
@@ -103,15 +107,16 @@ class Turn:
         return int(torch.cuda.memory_allocated())
 
     def _memory_gb(self) -> float:
-        """Peak of the first turn, without what the others hold."""
+        """Return the peak memory of the first turn, without the memory of the other contestants."""
         return round((self._device.peak_memory_bytes() - self._before) / 1e9, 2)
 
 
 def interleave(turns: Sequence[Turn], rounds: int, deadline: float) -> Iterator[int]:
-    """Warm up all contestants one after the other, then do rounds, each contestant once in a round.
+    """Do the warm-ups one after the other, then rounds. In a round each contestant has one turn.
 
-    Yields the number of rounds done, after each one. Ends early if another round would pass `deadline`, a time of
-    time.monotonic. A contestant whose turn to warm up comes after WARMING of the time takes no part: it is `late`.
+    Yield the number of finished rounds after each round. End early if another round would pass `deadline`, a value of
+    time.monotonic. A contestant is `late` and does not take part if its warm-up would start after the share WARMING of
+    the time.
     """
     warm_until = time.monotonic() + WARMING * (deadline - time.monotonic())
     for turn in turns:
@@ -133,16 +138,17 @@ def close(turns: Sequence[Turn]) -> None:
     for turn in turns:
         turn.close()
     gc.collect()
-    if "torch._dynamo" in sys.modules:  # importing it takes seconds
+    if "torch._dynamo" in sys.modules:  # do not import it only for the reset, because the import takes seconds
         torch.compiler.reset()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
 
 
 def rates(turn: Turn, tokens: Sequence[int]) -> dict[str, Any]:
-    """Tokens per second of a contestant, the median over its rounds. tokens: target tokens of every round.
+    """Return the median over rounds of a contestant's tokens per second. tokens: target tokens of every round.
 
-    Raises NothingMeasuredError for fewer than two rounds, no tokens, no time, or a loss that is not finite.
+    Raises NothingMeasuredError if there are fewer than two rounds, no tokens or no time, or if the loss is not finite
+    and positive.
     """
     if turn.failed or turn.late:
         return {"failed": turn.failed or "no time was left to warm up"}

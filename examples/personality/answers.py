@@ -1,11 +1,11 @@
-"""Answers to everyday questions, labelled with their writers' type: read from a file, or generated in Korean.
+"""Read or generate answers to everyday questions. Each answer is labelled with the personality type of its writer.
 
 A file has one JSON object per line: {"question": "…", "answer": "…", "label": "E"}. A label is one letter (E, I) or a
-whole type (ENFP). A field "set" (train, dev, test) on every line splits the file; without it, the answers are shuffled,
-always in the same way, and split in the study's proportions.
+whole type (ENFP). If every line has a field "set" (train, dev or test), these fields split the file. Otherwise the
+answers are shuffled, always in the same way, and split in the study's proportions.
 
-Generated answers consist of clauses that each lean to one side of a preference; most lean to the label's, some to the
-other or to neither, so that no single word decides.
+Generated answers are in Korean and consist of clauses. Most clauses express the label's side of a preference. Some
+express the other side or neither, so that no single word decides the label.
 """
 
 import json
@@ -25,12 +25,15 @@ STUDY_SIZES = {"train": 1000, "dev": 375, "test": 38}
 @dataclass(frozen=True)
 class Answer:
     text: str
-    label: str  # a letter of each preference that is asked for: "E", or "ENFP"
+    label: str  # one letter for each preference that the study predicts: "E", or "ENFP"
     question: str = ""
 
 
 def generate(name: str, count: int, preferences: tuple[str, ...], doubt: float) -> list[Answer]:
-    """The same for everybody: the name of the set is the seed. doubt: how often a clause speaks for the other side."""
+    """Generate the answers of a set. The result is reproducible, because the set's name is part of the random seed.
+
+    doubt: probability that a clause expresses the other side of a preference.
+    """
     chance = random.Random(f"answers {name} {' '.join(preferences)}")
     return [_answer(chance, preferences, doubt) for _ in range(count)]
 
@@ -60,7 +63,7 @@ def _other(letter: str) -> str:
 
 
 def read(path: Path, preferences: tuple[str, ...]) -> dict[str, list[Answer]]:
-    """The sets of a file. Raises ValueError with the file and the line."""
+    """Read the sets of a file. Raises ValueError with the file and, for an invalid line, its number."""
     found = list(_lines(path, preferences))
     sets = {set_ for _, set_ in found}
     if sets == {None}:
@@ -107,7 +110,7 @@ def _parse(line: bytes, preferences: tuple[str, ...]) -> tuple[Answer, str | Non
 
 
 def _label(label: str, preferences: tuple[str, ...]) -> str:
-    """The letters that are asked for, of a label that may be a whole type."""
+    """Return the letters of `preferences` in a label, which may be a whole type. Raises ValueError."""
     if label in TYPES:
         return "".join(letter for letter in label for preference in preferences if letter in preference)
     if len(preferences) == 1 and label in tuple(preferences[0]):

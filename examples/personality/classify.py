@@ -1,7 +1,7 @@
-"""The trainer of personality.toml and sixteen.toml: which type wrote this answer?
+"""The trainer of personality.toml and sixteen.toml, which predicts the personality type of an answer's writer.
 
-After a study of a Korean conference paper (README.md). Nothing of the harness is edited and nothing is installed: the
-modules imported here lie beside the studies.
+It follows a Korean conference paper (README.md). It requires no change of the program and no installation: the modules
+that this file imports are in the folder of the studies.
 """
 
 from dataclasses import dataclass
@@ -19,31 +19,32 @@ from vectors import check_shape, cooccurrence_vectors, random_vectors, read_vect
 
 @dataclass
 class Settings:
-    """What the rows differ in, and what they share. A path is absolute, or relative to this file's folder."""
+    """All settings of the trainer. A path is absolute, or relative to this file's folder."""
 
     network: Literal["lstm", "gru", "feed_forward", "transformer"] = "lstm"
-    bidirectional: bool = True  # lstm and gru
-    pretrained: bool = True  # embeddings start from `vectors`, not random
+    bidirectional: bool = True  # for lstm and gru
+    pretrained: bool = True  # whether embeddings start from `vectors` or at random
     words: Literal["content", "all"] = "all"
     tokens: Literal["words", "subwords", "morphemes"] = "words"
-    tagger: Literal["kiwi", "mecab"] = "kiwi"  # what splits into morphemes
-    pieces: int = 2000  # of the vocabulary of subwords, at most
-    classes: Literal["EI", "NS", "FT", "JP", "sixteen", "four"] = "EI"  # one class of 16, or four binary networks
-    data: str = "generated"  # or a JSONL file (answers.py)
-    vectors: str = "cooccurrences"  # in unlabelled answers; or a file of word vectors in the .vec format
-    train_answers: int = 1000  # generated ones, as are the next three
+    tagger: Literal["kiwi", "mecab"] = "kiwi"  # analyser that splits words into morphemes
+    pieces: int = 2000  # maximum size of the subword vocabulary
+    # One preference, one of 16 types with one softmax ("sixteen"), or a type from four binary networks ("four").
+    classes: Literal["EI", "NS", "FT", "JP", "sixteen", "four"] = "EI"
+    data: str = "generated"  # or the path of a JSONL file (answers.py)
+    vectors: str = "cooccurrences"  # computed from unlabelled answers; or the path of word vectors in the .vec format
+    train_answers: int = 1000  # this setting and the next three apply to generated answers
     dev_answers: int = 375
     test_answers: int = 38
-    doubt: float = 0.15  # how often a clause speaks for the other side
-    augmentation: int = 2  # changed copies of every training answer, by swap and deletion in turn
+    doubt: float = 0.15  # probability that a clause expresses the other side of a preference
+    augmentation: int = 2  # changed copies of every training answer, alternately by swapping and deleting words
     width: int = 32
     dropout: float = 0.3
     batch_norm: bool = True
     epochs: int = 100
-    slow_epochs: int = 10  # at the beginning, with slow_rate
+    slow_epochs: int = 10  # number of first epochs with slow_rate
     slow_rate: float = 0.0001
     learning_rate: float = 0.001  # Adam's default
-    patience: int = 1  # epochs in a row without a lower dev loss, then training stops
+    patience: int = 1  # training stops after this many consecutive epochs without a lower dev loss
     batch: int = 100
 
     def __post_init__(self):
@@ -68,7 +69,7 @@ COLUMNS = [
 
 
 def files(settings):
-    """What a run reads: the content is part of its identity."""
+    """Return the paths of the files that a run reads. Their content is part of the run's identity."""
     vectors = settings.vectors if settings.pretrained else "cooccurrences"
     return [path for path in (settings.data, vectors) if path not in ("generated", "cooccurrences")]
 
@@ -102,7 +103,7 @@ def TASK(settings, context):
 
 
 def initial_vectors(settings, vocabulary, tokenize, texts, seed):
-    """(embeddings, how many of the vocabulary are pretrained)."""
+    """Return the initial embeddings, and the number of tokens of the vocabulary with pretrained embeddings."""
     if not settings.pretrained:
         return random_vectors(vocabulary, settings.width, seed), 0
     if settings.vectors != "cooccurrences":
@@ -112,7 +113,7 @@ def initial_vectors(settings, vocabulary, tokenize, texts, seed):
 
 
 def fit(model, training, dev, settings, context):
-    """Train until the dev loss rises; leaves the weights of the lowest. Returns the number of epochs."""
+    """Train until the dev loss stops falling, load the best weights, and return the number of epochs."""
     optimizer = torch.optim.Adam(model.parameters())
     best, best_model, since, start = float("inf"), model.state_dict(), 0, 0
     if context.resume:
@@ -142,13 +143,16 @@ def fit(model, training, dev, settings, context):
 
 
 def train_epoch(model, optimizer, data, settings, seed):
-    """Everything random is a function of the seed and the epoch: a resumed run computes the same."""
+    """Train one epoch and return the mean loss.
+
+    `seed` depends on the run's seed and the epoch, so that a resumed run computes the same numbers.
+    """
     torch.manual_seed(seed)
     model.train()
     order, total = torch.randperm(len(data.bits)), 0.0
     for chosen in order.split(settings.batch):
         if len(chosen) == 1:
-            continue  # batch normalisation needs two
+            continue  # batch normalisation needs at least two answers
         lengths = data.lengths[chosen]
         loss = loss_of(model(data.ids[chosen, : lengths.max()], lengths), data.bits[chosen], settings)
         optimizer.zero_grad()

@@ -1,4 +1,7 @@
-"""What generated answers are made of: "주말에는 친구들과 파티를 즐겨요" is a time, a how, a what and a verb."""
+"""The vocabulary of generated answers.
+
+The clause "주말에는 친구들과 파티를 즐겨요" consists of a time, a how, a what and a verb.
+"""
 
 SIDES = {
     "E": {

@@ -1,4 +1,4 @@
-"""The sets of answers as arrays: made or read, augmented, tokenised, padded."""
+"""Load or generate the sets of answers, augment them, and encode them as padded tensors."""
 
 import random
 from dataclasses import dataclass
@@ -10,18 +10,18 @@ import torch
 from torch import nn
 from vectors import PADDING, UNKNOWN
 
-HERE = Path(__file__).parent  # where relative paths start
+HERE = Path(__file__).parent  # relative paths start in this folder
 
 
 @dataclass
 class Data:
-    ids: torch.Tensor  # answers × longest
+    ids: torch.Tensor  # token ids, (answers, longest answer)
     lengths: torch.Tensor
-    bits: torch.Tensor  # answers × preferences: 1.0 for the first letter of each
+    bits: torch.Tensor  # (answers, preferences), 1.0 for the first letter of a preference
 
 
 def sets(settings):
-    """Answers by set. Those without labels are for the embeddings."""
+    """Return the answers by set. The set "unlabelled" is used for the embeddings only."""
     if settings.data != "generated":
         found = answers.read(HERE / settings.data, settings.preferences)
         return {**found, "unlabelled": found["train"]}
@@ -33,7 +33,7 @@ def sets(settings):
 
 
 def augmented(texts, copies, seed):
-    """Every answer with its changed copies; an answer that is there already is left out."""
+    """Return every answer and its changed copies, without duplicates."""
     chance = random.Random(seed)
     found = [answers.Answer(text, one.label) for one in texts for text in tokens.augment(one.text, copies, chance)]
     return list(dict.fromkeys(found))

@@ -1,4 +1,7 @@
-"""The networks of the study, and three beyond it. B answers, T tokens, E width of an embedding, D width of a layer."""
+"""The paper's LSTM networks and three further networks.
+
+Shapes: B answers, T tokens, E width of an embedding, D width of a layer.
+"""
 
 import math
 
@@ -24,7 +27,7 @@ class Recurrent(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """A hidden layer over the mean of the embeddings: the order of the words is lost."""
+    """A hidden layer over the mean of the embeddings, which ignores the order of the words."""
 
     def __init__(self, embedded: int, width: int):
         super().__init__()
@@ -36,7 +39,7 @@ class FeedForward(nn.Module):
 
 
 class Transformer(nn.Module):
-    """The mean of the outputs of a small encoder, with sinusoidal positions."""
+    """The mean of the outputs of a small Transformer encoder with sinusoidal positions."""
 
     def __init__(self, embedded: int, width: int, dropout: float, layers: int = 2, heads: int = 4):
         super().__init__()
@@ -53,7 +56,7 @@ class Transformer(nn.Module):
 
 
 def make_body(settings, embedded: int) -> nn.Module:
-    """From embeddings and lengths to one vector per answer, `width` wide."""
+    """Return the network that maps embeddings and lengths to one vector per answer, of the size `width`."""
     if settings.network == "feed_forward":
         return FeedForward(embedded, settings.width)
     if settings.network == "transformer":
@@ -63,7 +66,7 @@ def make_body(settings, embedded: int) -> nn.Module:
 
 
 class Classifier(nn.Module):
-    """Logits of `outputs` classes, or one logit."""
+    """A network with `outputs` logits: one for a preference, or one per class."""
 
     def __init__(self, settings, vectors: torch.Tensor, outputs: int):
         super().__init__()
@@ -83,7 +86,7 @@ class Classifier(nn.Module):
 
 
 class Side(nn.Module):
-    """Classifiers that share nothing, side by side: their logits are concatenated."""
+    """Classifiers without shared weights. Their logits are concatenated."""
 
     def __init__(self, classifiers):
         super().__init__()
@@ -94,18 +97,18 @@ class Side(nn.Module):
 
 
 def kept(x_BTE, lengths):
-    """B × T, True at tokens."""
+    """Return a mask (B, T), True at tokens and False at padding."""
     return torch.arange(x_BTE.shape[1]) < lengths[:, None]
 
 
 def mean(x_BTD, keep_BT):
-    """Over the tokens, without padding."""
+    """Return the mean over the tokens, without padding: (B, T, D) → (B, D)."""
     keep = keep_BT[:, :, None].to(x_BTD.dtype)
     return (x_BTD * keep).sum(1) / keep.sum(1)
 
 
 def sinusoids(length: int, width: int):
-    """Positions of section 3.5 of "Attention Is All You Need"; T × D."""
+    """Return the positional encoding (T, D) of section 3.5 of "Attention Is All You Need"."""
     rate = torch.exp(torch.arange(0, width, 2) * (-math.log(10_000) / width))
     angle = torch.arange(length)[:, None] * rate
     return torch.stack([angle.sin(), angle.cos()], dim=-1).reshape(length, width)

@@ -1,4 +1,4 @@
-"""From logits to letters: the loss, predictions, and what is reported of each set. B answers, P preferences."""
+"""The loss, the predicted letters, and the reported accuracies of each set."""
 
 import answers
 import published
@@ -8,7 +8,7 @@ from torch import nn
 
 
 def loss_of(logits, bits, settings):
-    """Cross entropy of the class among 16, or binary cross entropies: one, or the sum of four."""
+    """Return the mean loss: cross entropy over 16 classes, or the sum of binary cross entropies over preferences."""
     if settings.classes == "sixteen":
         return nn.functional.cross_entropy(logits, class_of(bits))
     return nn.functional.binary_cross_entropy_with_logits(logits, bits, reduction="none").sum(-1).mean()
@@ -20,7 +20,10 @@ def class_of(bits):
 
 @torch.no_grad()
 def predict(model, data, settings):
-    """(bits, probability): of the first letter if there is one preference, else of the predicted type."""
+    """Return the predicted bits and a probability for each answer.
+
+    It is the probability of the first letter if there is one preference, else that of the predicted type.
+    """
     logits = model.eval()(data.ids, data.lengths).double()
     if settings.classes == "sixteen":
         probability, number = logits.softmax(-1).max(-1)
@@ -31,12 +34,12 @@ def predict(model, data, settings):
 
 
 def correct(bits, data):
-    """1.0 where every letter is right."""
+    """Return 1.0 for each answer with all letters right, else 0.0."""
     return (bits == data.bits).all(-1).double()
 
 
 def report(model, data, texts, name, settings, context):
-    """Accuracy in %, of whole types and of single letters."""
+    """Return the accuracy in % of whole types and of single letters. Store the predictions of dev and test."""
     bits, probability = predict(model, data, settings)
     right = correct(bits, data)
     shown = "P" if len(settings.preferences) > 1 else f"P({settings.classes[0]})"
@@ -52,7 +55,7 @@ def report(model, data, texts, name, settings, context):
 
 
 def report_published(model, tokenize, vocabulary, settings, context):
-    """The paper's seven cases; its neutral word counts neither as right nor as wrong."""
+    """Report the paper's seven cases and return the accuracy in %. The neutral word is not counted."""
     cases = [answers.Answer(text, label[0]) for _, text, label in published.CASES]
     bits, probability = predict(model, encode(cases, tokenize, vocabulary, settings), settings)
     theirs = None

@@ -1,10 +1,10 @@
-"""The seven cases of the paper and what its networks answered (Tables 3, 4 and 5).
+"""The seven cases of the paper and the answers of its networks (Tables 3, 4 and 5).
 
-Ryu, Moon, Kim & Cho, "Personality Analysis using LSTM and Bi-LSTM", 융복합지식학회, autumn 2023, pages 77-80.
-The paper prints how sure a network is of its answer; here it is the probability of E.
+The paper is Ryu, Moon, Kim & Cho, "Personality Analysis using LSTM and Bi-LSTM", 융복합지식학회, autumn 2023, pages
+77-80. It prints the certainty of each answer; `answered` converts this to the probability of E.
 """
 
-CASES = (  # number, text, label; "사람" (people) is neutral by the paper's own label
+CASES = (  # (number, text, label); the paper labels "사람" (people) as neutral
     ("1.1", "혼자", "I"),
     ("1.2", "친구", "E"),
     ("2", "사람", "neutral"),
@@ -14,7 +14,7 @@ CASES = (  # number, text, label; "사람" (people) is neutral by the paper's ow
     ("4.2", "예기치 못한 상황이면 살짝 당황스러움..", "I"),
 )
 
-ANSWERED = {  # (bidirectional, pretrained, words): in the order of CASES, answer and certainty in %
+ANSWERED = {  # (bidirectional, pretrained, words) → answer and certainty in %, in the order of CASES
     (False, False, "content"): "I 80.47  E 78.10  I 52.85  E 61.89  I 83.60  I 97.79  I 84.09",  # Simple-LSTM
     (False, True, "content"): "I 95.67  E 97.18  E 94.65  I 97.66  E 74.04  I 75.82  I 99.85",  # Fa-LSTM
     (True, False, "all"): "I 73.15  E 93.99  E 70.57  I 72.75  E 99.87  I 93.76  I 99.87",  # Simple-BLSTM
@@ -24,7 +24,7 @@ ANSWERED = {  # (bidirectional, pretrained, words): in the order of CASES, answe
 
 
 def answered(bidirectional: bool, pretrained: bool, words: str) -> list[tuple[str, float]] | None:
-    """For each case the published letter and probability of E; None for a network that the paper does not have."""
+    """Return the published letter and probability of E for each case, or None if the paper lacks this network."""
     printed = ANSWERED.get((bidirectional, pretrained, words))
     if printed is None:
         return None

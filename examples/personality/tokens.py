@@ -1,4 +1,4 @@
-"""What one token of an answer is: a word, a subword or a morpheme; of all words or of the content words only."""
+"""Split answers into tokens: words, subwords or morphemes, of all words or only of the content words."""
 
 import importlib.util
 import io
@@ -9,13 +9,16 @@ from clauses import FUNCTION_WORDS, PARTICLES
 
 Tokenizer = Callable[[str], list[str]]
 
-# Nouns, verbs, adjectives and adverbs, by the tags of the Sejong corpus.
+# Tags of the Sejong corpus for nouns, verbs, adjectives and adverbs.
 CONTENT_TAGS = ("NNG", "NNP", "VV", "VA", "MAG")
 PACKAGES = {"kiwi": "kiwipiepy", "mecab": "konlpy"}
 
 
 def make_tokenizer(tokens: str, which: str, tagger: str, pieces: int, texts: Iterable[str]) -> Tokenizer:
-    """which: "all" or "content". Subwords are learnt from `texts`, at most `pieces` of them."""
+    """Return a function that splits a text into tokens.
+
+    which: "all" or "content". pieces: maximum number of subwords, which are learned from `texts`.
+    """
     if tokens == "morphemes":
         tagged = {"kiwi": _kiwi, "mecab": _mecab}[tagger]()
         return lambda text: [m for m, tag in tagged(text) if which == "all" or tag.startswith(CONTENT_TAGS)]
@@ -24,7 +27,7 @@ def make_tokenizer(tokens: str, which: str, tagger: str, pieces: int, texts: Ite
 
 
 def refuse_missing(tagger: str) -> None:
-    """Raises ValueError if the package that splits words into morphemes is not installed."""
+    """Raise ValueError if the package that splits words into morphemes is not installed."""
     if importlib.util.find_spec(PACKAGES[tagger]) is None:
         raise ValueError(
             f'tokens = "morphemes" needs a Korean morphological analyser, and {PACKAGES[tagger]} is not installed in '
@@ -34,7 +37,7 @@ def refuse_missing(tagger: str) -> None:
 
 
 def _content_words(text: str) -> list[str]:
-    """Function words dropped, particles taken off: rules that fit the generated answers, no analysis of Korean."""
+    """Return the words without function words and particles. These rules are only for the generated answers."""
     return [_stem(word) for word in text.split() if word not in FUNCTION_WORDS]
 
 
@@ -46,10 +49,10 @@ def _stem(word: str) -> str:
 
 
 def _subwords(texts: list[str], pieces: int, words: Tokenizer) -> Tokenizer:
-    """Byte pair encoding. Raises ValueError if there are fewer pieces than characters."""
+    """Return a tokenizer for byte pair encoding. Raises ValueError if `pieces` is too small for the characters."""
     import sentencepiece
 
-    needed = len(set("".join(texts))) + 4  # and unknown, two ends, the mark of a word's start
+    needed = len(set("".join(texts))) + 4  # the characters, and the symbols <unk>, <s>, </s> and ▁
     if pieces < needed:
         raise ValueError(f"pieces = {pieces}: the characters of the training answers alone need {needed}.")
     model = io.BytesIO()
@@ -75,7 +78,10 @@ def _mecab() -> Callable[[str], list[tuple[str, str]]]:
 
 
 def augment(text: str, copies: int, chance: random.Random) -> list[str]:
-    """The text, and copies with two words swapped or some left out, in turn (Wei & Zou 2019, "EDA")."""
+    """Return the text and its changed copies (Wei & Zou 2019, "EDA").
+
+    The copies alternately have two words swapped or some words deleted.
+    """
     return [text, *((_swap, _delete)[n % 2](text.split(), chance) for n in range(copies))]
 
 

@@ -1,4 +1,4 @@
-"""The embeddings that a network starts with: random, read from a .vec file, or from co-occurrences in text."""
+"""Initial embeddings: random, read from a .vec file, or computed from co-occurrences in text."""
 
 import functools
 from pathlib import Path
@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
-PADDING, UNKNOWN = 0, 1  # rows before the vocabulary's
+PADDING, UNKNOWN = 0, 1  # the first two rows of the table
 
 
 def random_vectors(vocabulary: dict[str, int], width: int, seed: int) -> torch.Tensor:
-    """Rows of the vocabulary × width; padding is 0."""
+    """Return random embeddings (len(vocabulary) + 2, width). The row of padding is 0."""
     generator = torch.Generator().manual_seed(seed)
     found = torch.randn(len(vocabulary) + 2, width, generator=generator) * 0.1
     found[PADDING] = 0
@@ -18,7 +18,7 @@ def random_vectors(vocabulary: dict[str, int], width: int, seed: int) -> torch.T
 
 
 def cooccurrence_vectors(vocabulary: dict[str, int], width: int, texts: list[list[str]]) -> torch.Tensor:
-    """The leading singular vectors of positive pointwise mutual information within 3 tokens."""
+    """Return embeddings from the leading singular vectors of positive pointwise mutual information within 3 tokens."""
     counts = np.full((len(vocabulary) + 2, len(vocabulary) + 2), 1e-3)
     for tokens in texts:
         ids = [vocabulary.get(token, UNKNOWN) for token in tokens]
@@ -37,10 +37,10 @@ def cooccurrence_vectors(vocabulary: dict[str, int], width: int, texts: list[lis
 
 
 def check_shape(path: Path) -> tuple[int, bool]:
-    """(width, whether the first line is a header). Raises ValueError with the file and the line.
+    """Return the width of a file's vectors, and whether its first line is a header. Raises ValueError.
 
-    The text format of word2vec and fastText: a line "count width", then a word and its numbers, separated by spaces.
-    The first line may be missing.
+    The format is the text format of word2vec and fastText: an optional first line "count width", then lines with a word
+    and its numbers, separated by spaces.
     """
     try:
         status = path.stat()
@@ -49,7 +49,7 @@ def check_shape(path: Path) -> tuple[int, bool]:
         raise ValueError(f"{path} cannot be read: {error.strerror}") from None
 
 
-@functools.cache  # every row of a plan asks
+@functools.cache  # every row of a plan checks the same file
 def _shape(path: Path, changed: int, size: int) -> tuple[int, bool]:
     width = count = announced = 0
     with path.open("rb") as file:
@@ -72,7 +72,10 @@ def _shape(path: Path, changed: int, size: int) -> tuple[int, bool]:
 
 
 def read_vectors(path: Path, vocabulary: dict[str, int], seed: int) -> tuple[torch.Tensor, int]:
-    """(embeddings, how many tokens the file has). The others start random, with the deviation of those found."""
+    """Return embeddings, and the number of tokens of the vocabulary that the file contains.
+
+    The other tokens get random embeddings with the standard deviation of those in the file.
+    """
     width, header = check_shape(path)
     found: dict[str, list[float]] = {}
     with path.open(encoding="utf-8", errors="replace", newline="\n") as file:

@@ -1,4 +1,4 @@
-"""A script as it was before: fine-tunes a small classifier with Hugging Face's Trainer and prints its accuracy."""
+"""Train a small classifier with Hugging Face's Trainer and print its accuracy. This is a plain script of a user."""
 
 import argparse
 import json
@@ -18,7 +18,7 @@ arguments = parser.parse_args()
 
 
 class Pairs(torch.utils.data.Dataset):
-    """Sequences of numbers: does the largest come before the smallest?"""
+    """Sequences of numbers, labelled by whether the largest number precedes the smallest."""
 
     def __init__(self, seed, size):
         noise = random.Random(seed)

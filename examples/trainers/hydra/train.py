@@ -1,4 +1,4 @@
-"""A script with Hydra's configuration, as it was before."""
+"""A plain script of a user, configured with Hydra."""
 
 import json
 import random

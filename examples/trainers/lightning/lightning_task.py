@@ -1,4 +1,4 @@
-"""A Lightning trainer as a function: points of the curve, checkpoints and requests to stop by one callback."""
+"""A task function with a Lightning trainer. One callback logs the curve and saves checkpoints."""
 
 from dataclasses import dataclass
 
@@ -31,7 +31,7 @@ class Regression(L.LightningModule):
 
 
 class Reports(L.Callback):
-    """Passes Lightning's steps on."""
+    """Log the loss every 20 steps; save a checkpoint every 20 steps and when the run should stop."""
 
     def __init__(self, context):
         self.context = context
@@ -58,7 +58,7 @@ def TASK(settings, context):
         max_steps=settings.steps, accelerator="auto", devices=1, logger=False, enable_checkpointing=False,
         enable_progress_bar=False, enable_model_summary=False, callbacks=[Reports(context)],
     )  # fmt: skip
-    # batches in a fixed order, so that a resumed run sees those that it would have seen
+    # The batches have a fixed order, so that a resumed run continues with the same batches.
     batches = torch.utils.data.DataLoader(points(0, 640), batch_size=32)
     trainer.fit(model, batches, ckpt_path=context.resume and context.resume / "last.ckpt")
     context.facts(num_params=sum(p.numel() for p in model.parameters()))

@@ -1,4 +1,7 @@
-"""A script for torchrun: several processes train one model; the first saves, prints, and goes on after a kill."""
+"""A script for torchrun: several processes train one model. Rank 0 saves checkpoints and prints the results.
+
+If a checkpoint exists, the script resumes from it.
+"""
 
 import argparse
 import json
