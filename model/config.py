@@ -17,7 +17,7 @@ from model.grammar import GrammarError, Named, Repeated, Value
 from model.layers.spec import Spec, places, spec_at
 from model.settings import SIDES, ModelSettings, Side
 
-AROUND = ("dropout", "norm", "norm_kind", "residual", "residual_scale")  # settings of norms and residual connections
+AROUND = ("dropout", "norm", "norm_kind", "residual", "residual_scale")  # settings of dropout, norms, residuals
 MOST = 10_000  # maximum number of sub-layers in a line
 IN_ATTENTION = ("relative", "bias", "alibi", "rotary")  # position encodings that add nothing to the embeddings
 # Settings that every network reads: widths, norms, residual connections, embeddings and positions.
@@ -30,7 +30,7 @@ _OF_TWO_SIDES = frozenset({"shared_vocabulary", "memory_embeddings"})  # setting
 
 
 class SublayerSpec(NamedTuple):
-    """The kind, the options and the settings of one sub-layer: all that is needed to build it."""
+    """The kind, the options and the settings with which one sub-layer is built."""
 
     kind: str  # the name of the sub-layer in a line
     options: Spec
@@ -67,7 +67,7 @@ class ModelConfig(ModelSettings):
         return self
 
     def layers(self, side: Side) -> tuple[LayerSpec, ...]:
-        """Return the layers of the encoder or the decoder. Raises ValueError for a line that describes none."""
+        """Return the layers of the encoder or the decoder. Raises ValueError for an invalid line."""
         return _layers(self, side)
 
     def sublayers(self) -> list[SublayerSpec]:
@@ -143,7 +143,7 @@ class ModelConfig(ModelSettings):
         return sorted({part.kind for part in self.sublayers() if not part.options.compiles})
 
     def _check_lines(self) -> None:
-        """Raise ValueError for lines that describe no network."""
+        """Raise ValueError if the two lines do not describe a network."""
         try:
             encoder, decoder = self.layers("encoder"), self.layers("decoder")
         except GrammarError as error:

@@ -20,7 +20,7 @@ class Inputs(NamedTuple):
     """
 
     causal: bool  # position t may depend only on positions 0 … t
-    keep_BT: Tensor | None = None  # True at pieces, False at padding; None if there is none or causality hides it
+    keep_BT: Tensor | None = None  # False at padding; None if there is no padding or if causality hides it
     bias_B11T: Tensor | None = None
     memory_BMD: Tensor | None = None  # the encoder's output; None in the encoder and in a language model
     memory_keep_BM: Tensor | None = None
@@ -116,7 +116,10 @@ class Sublayer(nn.Module):
         """Draw the weights that network.initialise does not draw itself."""
 
     def shrink(self, factor: float) -> None:
-        """Multiply the initial weights of all matrices for DeepNorm. Attention excludes those of queries and keys."""
+        """Multiply the initial weights of all matrices by `factor` for DeepNorm.
+
+        Attention sub-layers override this method, because DeepNorm does not change the projections to queries and keys.
+        """
         for parameter in self.parameters():
             if parameter.dim() > 1:
                 parameter.mul_(factor)

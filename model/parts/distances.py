@@ -24,7 +24,7 @@ class Distances(nn.Module):
         super().__init__()
 
     def turned(self, x_BHTK: Tensor, first: int, last: int) -> Tensor:
-        """Rotate queries or keys by their positions.
+        """Return queries or keys, which only the subclass Rotary rotates by their positions.
 
         The positions are first … last − 1. If last = first + 1, all vectors have the position `first`.
         """

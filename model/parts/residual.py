@@ -21,7 +21,8 @@ class Residual(nn.Module):
 
     - "deepnorm": α·x + f(x).
     - "rezero": x + a·f(x) with a trained a that starts at 0 (Bachlechner 2020, arXiv 2003.04887).
-    - "fast_forward": W [x; f(x)] (Zhou 2016, arXiv 1606.04199, section 3.1, with f's first product instead of x).
+    - "fast_forward": W [x; f(x)] (Zhou 2016, arXiv 1606.04199, section 3.1; the paper has f's first product in place
+      of x).
     """
 
     def __init__(self, config: ModelSettings, side: Side) -> None:

@@ -16,8 +16,8 @@ def blocks(window: int, side: Side) -> tuple[int, int, int]:
     """Return the sizes of the blocks in which self-attention with a window is computed.
 
     The three numbers are the queries in a block, the memory positions before its first query, and the memory positions
-    after its last query. A block has at least as many queries as there are positions before and after it. Two adjacent
-    blocks of the sequence therefore contain all memory positions of a block.
+    after its last query. A block has at least as many queries as there are positions before and after it. The memory of
+    a block therefore lies within two adjacent blocks of the padded sequence.
     """
     before = window // 2
     after = 0 if side == "decoder" else before

@@ -39,7 +39,7 @@ class AverageSpec(FeedForwardSpec):
         total = Cost(params=0, flops=0, kept=0)
         if self.feed_forward:
             network = super().cost(config, length, memory, side)
-            total = network._replace(kept=network.kept + length * config.d_model)  # the average is stored as its input
+            total = network._replace(kept=network.kept + length * config.d_model)  # plus the network's input
         if self.gated:
             wide = 2 * config.d_model
             biases = wide if config.bias else 0

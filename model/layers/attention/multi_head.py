@@ -118,8 +118,8 @@ class Attention(Sublayer):
 class SelfAttention(Attention):
     """Self-attention. One matrix projects the sequence to queries, keys and values (as in tensor2tensor).
 
-    The rows of `qkv` are ordered by head: q, k and v of the first head, then of the second. With fewer heads of keys
-    and values, the queries of all heads that share a head of keys precede its keys. With `window` r, a position attends
+    The rows of `qkv` are ordered by head: q, k and v of the first head, then of the second. If there are fewer heads of
+    keys and values, each of them is preceded by all heads of queries that share it. With `window` r, a position attends
     to r // 2 positions on either side (section 4: "a neighborhood of size r"). Long sequences are then computed in
     blocks, O(r·n) (attention_spec.blocked).
     """
@@ -184,7 +184,7 @@ class SelfAttention(Attention):
         return torch.unflatten(heads_NQE, 0, (B, count)).flatten(1, 2)[:, :T]
 
     def shrink(self, factor: float) -> None:
-        """Multiply W^O and the rows of v."""
+        """Multiply W^O and the projection to values by `factor`."""
         self.output.weight.mul_(factor)
         self.qkv.weight.view(self.kv_heads, -1, self.qkv.in_features)[:, -self.d_v :].mul_(factor)
 
@@ -275,7 +275,7 @@ class CrossAttention(Attention):
         return self.combine(x_BTD, self.queries(x_BTD), *keys_values, AttentionMask(inputs.memory_bias_B11M))
 
     def shrink(self, factor: float) -> None:
-        """Multiply W^O and the rows of v."""
+        """Multiply W^O and the projection to values by `factor`."""
         self.output.weight.mul_(factor)
         self.key_value.weight.view(self.kv_heads, -1, self.key_value.in_features)[:, -self.d_v :].mul_(factor)
 

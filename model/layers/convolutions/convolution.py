@@ -14,7 +14,7 @@ class Convolution(Sublayer):
 
     By default the output is linear, as in attention. Inputs outside the sentence are zeros. Options:
 
-    - gated: A ⊗ σ(B), the gated linear unit of ConvS2S.
+    - gated: A ⊗ σ(B), the gated linear unit of ConvS2S; A and B are the two halves of the output.
     - rectified: max(0, ·).
     - dilation: see van den Oord et al. 2016, "WaveNet", section 2.1.
     - separable: a depthwise and then a pointwise convolution (Kaiser et al. 2017, "Depthwise Separable Convolutions for

@@ -32,7 +32,7 @@ class NeuralGPUSpec(Spec):
     def reach(self) -> int:
         """The number of positions on either side that one application reads.
 
-        It is twice half a kernel, because the candidate reads a window of reset gates, each of which reads a window.
+        It is the sum of two half-windows: the candidate reads r in a window, and r reads s in a window.
         """
         return 2 * (self.kernel // 2)
 

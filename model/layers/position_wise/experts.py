@@ -106,8 +106,8 @@ class Experts(Sublayer):
         """Compute the experts' outputs for N pairs of a position and an expert, without a transfer from the GPU.
 
         Every expert computes `limit` rows. If it has fewer positions, its last rows belong to other experts, and these
-        outputs are not used. Rows beyond the limit of an expert are zero. order_N: indices that sort the pairs by
-        expert.
+        outputs are not used. The output of a pair beyond the limit of its expert is zero. order_N: indices that sort
+        the pairs by expert.
         """
         before_E = (expert_N.unsqueeze(1) < torch.arange(len(self.experts), device=x_ND.device)).sum(0)
         place_N = order_N.argsort() - before_E.index_select(0, expert_N)  # place of each pair within its expert

@@ -12,7 +12,8 @@ from model.settings import ModelSettings, Side
 class OneByOneSpec(Spec):
     """A sub-layer that computes the positions one by one, from the beginning."""
 
-    # torch.compile does not support torch's fused recurrent networks, and makes one graph per length of a Python loop.
+    # torch.compile does not support torch's fused recurrent networks. From a Python loop over positions it would make
+    # one graph per length.
     compiles: ClassVar[bool] = False
 
     def sequential(self, length: int) -> int:
@@ -88,7 +89,7 @@ class RecurrentSpec(OneByOneSpec):
 
 
 class RNNSpec(RecurrentSpec):
-    """Elman's network."""
+    """Options and cost of rnn, Elman's recurrent network."""
 
     cell: ClassVar[str] = "RNN"
     gates: ClassVar[int] = 1
@@ -96,7 +97,7 @@ class RNNSpec(RecurrentSpec):
 
 
 class GRUSpec(RecurrentSpec):
-    """Gated recurrent units."""
+    """Options and cost of gru, a network of gated recurrent units."""
 
     cell: ClassVar[str] = "GRU"
     gates: ClassVar[int] = 3
@@ -104,7 +105,7 @@ class GRUSpec(RecurrentSpec):
 
 
 class LSTMSpec(RecurrentSpec):
-    """Long short-term memory."""
+    """Options and cost of lstm, a network with long short-term memory."""
 
     cell: ClassVar[str] = "LSTM"
     gates: ClassVar[int] = 4
