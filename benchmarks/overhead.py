@@ -150,13 +150,8 @@ def timed(command: Command, folder: Path, runs: int) -> dict[str, float]:
     steps, log = folder / "steps.txt", folder / "log.txt"
     steps.unlink(missing_ok=True)
     words, environment = command(folder, runs), {**os.environ, "STEPS": str(steps), "RAY_USAGE_STATS_ENABLED": "0"}
-    environment |= {
-        "RAY_raylet_start_wait_time_s": "900",
-        "RAY_AUTH_MODE": "disabled",
-    }  # long timeout for a busy machine
-    environment.pop(
-        "PYTHONDONTWRITEBYTECODE", None
-    )  # else each interpreter would compile the uninstalled modules again
+    environment |= {"RAY_raylet_start_wait_time_s": "900", "RAY_AUTH_MODE": "disabled"}  # 900 s for busy machines
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # else each interpreter compiles uninstalled modules again
     before, began = _cpu_s(), time.time()
     with log.open("ab") as output:
         ended = subprocess.run(

@@ -164,9 +164,7 @@ class _Plan:
         self._row = self._planned(())
         self._config = cast(RunConfig, self._row.config)
         vocabulary = self._config.data.vocab_size
-        spread = (
-            0.0 if options.tiny else case.spread
-        )  # with --tiny there is one shape, so that torch compiles only once
+        spread = 0.0 if options.tiny else case.spread  # with --tiny, one shape, so that torch compiles only once
         self._data: Sides = pairs(folder, vocabulary, spread) if case.study == "table3" else text(folder, vocabulary)
 
     def _planned(self, sets: tuple[str, ...]) -> PlannedRow:

@@ -27,9 +27,7 @@ class AttentionMask(NamedTuple):
 
     bias: Tensor | None  # broadcastable to (B, H, Q, M), added to the scores; masks.BLOCKED hides a position
     causal: bool = False  # query t may attend only to memory 0 … t; `bias` does not contain this restriction
-    distance_QM: Tensor | None = (
-        None  # memory position minus query position; None if neither window nor positions need it
-    )
+    distance_QM: Tensor | None = None  # memory position minus query position; None if no window or position needs it
 
 
 class Attention(Sublayer):
