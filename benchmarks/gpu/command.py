@@ -95,7 +95,7 @@ class _Command:
 def _killed_after_a_checkpoint(store: Path, device: str, deadline: float) -> bool:
     """Start the command, and kill it and its children once a run has saved a checkpoint.
 
-    Return False if no checkpoint was saved in time.
+    Return False if the command ends or the time is over before a checkpoint is saved.
     """
     with _Command(store, device) as command:
         while not (pids := _saved(store)):

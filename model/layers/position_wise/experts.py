@@ -43,7 +43,7 @@ class Experts(Sublayer):
         self.experts = nn.ModuleList(FeedForward(config, options) for _ in range(options.count))
 
     def initialise(self) -> None:
-        """Set both matrices of the noisy gate to 0 for equal load at the start (Shazeer et al. 2017, appendix A)."""
+        """Set both matrices of the noisy gate to 0: "equal load at the start" (Shazeer et al. 2017, appendix A)."""
         if self.noise is not None:
             nn.init.zeros_(self.router.weight)
             nn.init.zeros_(self.noise.weight)
