@@ -1,12 +1,15 @@
-"""Random faults, then every number is checked: SIGKILL to children, the coordinator or both, steps of the clock,
-damaged lines among the events of running attempts, locks on MLflow's database.
+"""Cause random faults while runs are trained, then check every number.
+
+The faults are SIGKILL to children, the coordinator or both, steps of the clock, damaged lines among the events of
+running attempts, and locks on MLflow's database.
 
     python -m tests.chaos stub --runs 400 --slots 8 --kills 100     runs of a stub task
     python -m tests.chaos table --kills 20                          six rows of Table 3 in miniature, trained for real
     python -m tests.chaos verbs --kills 20 [--only forget]          single commands (chaos_verbs.py)
-    python -m tests.chaos flips                                     harm to every file of a store (flips.py)
+    python -m tests.chaos flips                                     corruption of every file of a store (flips.py)
 
-Prints one JSON object of what was done. Raises AssertionError if a result is lost, doubled or changed.
+Each command prints one JSON object with the counts of faults and checks. It raises AssertionError if a result is lost,
+duplicated or changed.
 """
 
 import argparse
@@ -54,7 +57,7 @@ store, slots = Store.open(sys.argv[1]), [Slot(f"cpu:{i}", "cpu", 1) for i in ran
 tracker = Background(lambda: Tracker(store), 1.0)
 work(store, slots, tracker=tracker, engine=LocalEngine(()), child=(sys.executable, sys.argv[3]))
 """
-FIVE_KILLS = 2919  # a seed whose first five faults are kills: of children, of the coordinator, of both
+FIVE_KILLS = 2919  # a seed whose first five faults kill children, the coordinator or both
 CLOCK_STEPS_S = (-3600.0, -5.0, -1.0, 1.0, 5.0, 61.0, 3600.0)
 ROWS = "base,A-h1,A-h16,C-N2,C-dff1024,D-pdrop0.0"
 SMALL = ["data.builtin_pairs=2000", "data.vocab_size=500", "training.train_steps=500", "training.checkpoint_steps=5"]
@@ -63,7 +66,8 @@ SMALL = ["data.builtin_pairs=2000", "data.vocab_size=500", "training.train_steps
 class Killer:
     """Kills one child, the coordinator, or all processes at random moments, or causes another fault.
 
-    saved: the first time not before a child has a checkpoint, with which the next one goes on.
+    If `saved` is true, the first fault waits until a child has saved a checkpoint, so that the next attempt resumes
+    from it.
     """
 
     def __init__(
@@ -76,9 +80,9 @@ class Killer:
         self.killed: Counter[str] = Counter()
 
     def run(self, start: Callable[[], subprocess.Popen[bytes]]) -> None:
-        """Start the coordinator until all runs are done. A run that was killed three times in a row is retried."""
+        """Restart the coordinator until all runs are done. Runs that failed after three kills in a row are retried."""
         self._work(start)
-        start().wait()  # what a killed coordinator could not tell MLflow any more
+        start().wait()  # writes to MLflow what a killed coordinator had not yet written
         assert self.killed["moments"] >= self._moments, f"all was done after {self.killed['moments']} kills"
 
     def _work(self, start: Callable[[], subprocess.Popen[bytes]]) -> None:
@@ -96,7 +100,7 @@ class Killer:
                 process = start()
 
     def _await_children(self, process: subprocess.Popen[bytes]) -> None:
-        """Killing a coordinator that has not begun tests nothing."""
+        """Wait until children run, because killing a coordinator that has started none tests nothing."""
         while process.poll() is None and not (self._children() and self._may_go_on()):
             time.sleep(0.02)
 
@@ -121,7 +125,7 @@ class Killer:
             return
         children = self._children() if what != "coordinator" else []
         for victim in children if what == "both" else children[:1]:
-            with contextlib.suppress(psutil.NoSuchProcess):  # it has ended since we looked
+            with contextlib.suppress(psutil.NoSuchProcess):  # the child has ended in the meantime
                 victim.kill()
                 self.killed["children"] += 1
         if what != "child" and process.poll() is None:
@@ -137,13 +141,13 @@ class Killer:
             self.killed["moments"] += 1
 
     def _step_clock(self) -> bool:
-        """Before the next children start, so that a coordinator wrongly believed dead would show."""
+        """Step the clock of all processes. The test fails if a living coordinator is then believed dead."""
         self._clock_s += self._chance.choice(CLOCK_STEPS_S)
         _clock(self._store).write_text(str(self._clock_s))
         return True
 
     def _children(self) -> list[psutil.Process]:
-        """The living children of all attempts, in any order."""
+        """Return the living children of all attempts in random order."""
         found = []
         queue = Queue(self._store.queue_db)
         refs = [queue.job(row.run_id).ref for row in queue.status() if row.state is State.RUNNING]
@@ -157,7 +161,7 @@ class Killer:
 
 
 def stub(folder: Path, runs: int, slots: int, kills: int, seed: int) -> dict[str, object]:
-    """`runs` runs of the stub, killed `kills` times."""
+    """Train `runs` runs of the stub with `kills` faults, and check them. Return the counts."""
     store, chance = Store.open(folder / "store"), random.Random(seed)
     jobs = [_stub_job(number, chance) for number in range(runs)]
     queue = Queue(store.queue_db)
@@ -192,7 +196,7 @@ def _stub_job(number: int, chance: random.Random) -> Job:
 
 
 def _check_stub(store: Store, jobs: Sequence[Job]) -> int:
-    """Every run has the numbers of an undisturbed run, from one attempt; returns the number of attempts."""
+    """Check that every run has the numbers of an undisturbed run, from one attempt. Return the number of attempts."""
     queue, attempts = Queue(store.queue_db), 0
     states = {row.run_id: row.state for row in queue.status()}
     for job in jobs:
@@ -207,7 +211,7 @@ def _check_stub(store: Store, jobs: Sequence[Job]) -> int:
 
 
 def _check_mlflow(store: Store, jobs: Sequence[Job]) -> None:
-    """MLflow has one run per job, each FINISHED, with every step of its curve once."""
+    """Check that MLflow has one run per job, each FINISHED, with every step of its curve exactly once."""
     os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
     from mlflow import MlflowClient
 
@@ -237,10 +241,12 @@ def table(
     verb: str = "work",
     call: Callable[..., "subprocess.CompletedProcess[str]"] | None = None,
 ) -> dict[str, object]:
-    """Tables trained undisturbed and killed `kills` times have the same bytes, but for their costs.
+    """Check that a table trained with `kills` faults has the same bytes as an undisturbed one, except costs.
 
-    options: rows and settings, None: ROWS and SMALL. verb: the command that is killed, `work` on a queue or `run`.
-    call: runs the commands that are not killed. Returns the steps of the resumes.
+    options: rows and settings; None selects ROWS and SMALL.
+    verb: the command that is killed: `work` on a queue, or `run`.
+    call: the function that runs the commands that are not killed.
+    The returned counts include the steps at which attempts resumed.
     """
     call = call or _call
     chosen = [
@@ -286,7 +292,7 @@ def _call(*arguments: str | Path) -> "subprocess.CompletedProcess[str]":
 
 
 def with_stepped_clock(store: Store) -> dict[str, str]:
-    """An environment for processes whose clock differs by the seconds written into `<store>.clock`."""
+    """Return an environment for processes whose clock differs by the seconds written into `<store>.clock`."""
     path = os.pathsep.join([str(STEPPED_CLOCK), str(ROOT), os.environ.get("PYTHONPATH", "")])
     return {**os.environ, "PYTHONPATH": path, "STEPPED_CLOCK": str(_clock(store))}
 
@@ -308,7 +314,7 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=int, default=default)
     given = parser.parse_args()
     print(f"seed {given.seed}", file=sys.stderr)
-    folder = Path(tempfile.mkdtemp(prefix="chaos-"))  # it stays if something is wrong
+    folder = Path(tempfile.mkdtemp(prefix="chaos-"))  # the folder stays if a check fails
     if given.what == "stub":
         found = stub(folder, given.runs, given.slots, given.kills, given.seed)
     elif given.what == "table":

@@ -1,4 +1,4 @@
-"""Faults of files in chaos.py: damaged lines in running attempts' events, locks on MLflow's database."""
+"""File faults for chaos.py: damaged lines among the events of running attempts, and locks on MLflow's database."""
 
 import os
 import random
@@ -38,12 +38,15 @@ class Files:
 
     def __init__(self, store: Store, chance: random.Random) -> None:
         self._store, self._chance = store, chance
-        make_database(store.mlflow_db)  # there is something to be locked from the beginning
+        make_database(store.mlflow_db)  # so that it can be locked before the coordinator creates it
         self._locks: list[subprocess.Popen[bytes]] = []
-        self.damaged: Counter[tuple[str, int]] = Counter()  # lines, by run and attempt
+        self.damaged: Counter[tuple[str, int]] = Counter()  # number of damaged lines by (run_id, attempt)
 
     def damage_a_line(self) -> bool:
-        """Append a damaged line to the events of a running attempt, in one write, as its child does."""
+        """Append a damaged line to the events of a running attempt in one write, as its child writes events.
+
+        Return False if no attempt is running.
+        """
         queue = Queue(self._store.queue_db)
         running = [(row.run_id, row.attempt) for row in queue.status() if row.state is State.RUNNING]
         queue.close()
@@ -59,13 +62,16 @@ class Files:
         return True
 
     def lock_mlflow(self) -> bool:
-        """Lock MLflow's database for some seconds in another process."""
+        """Lock MLflow's database for 1 to 12 seconds from another process."""
         seconds = self._chance.uniform(1.0, 12.0)
         self._locks.append(subprocess.Popen([sys.executable, "-c", LOCK, str(self._store.mlflow_db), str(seconds)]))
         return True
 
     def check(self) -> int:
-        """Every damaged line is counted, and MLflow has every point of every curve once; returns their number."""
+        """Check that every damaged line is counted, and that MLflow has every point of every curve exactly once.
+
+        Return the number of points.
+        """
         for lock in self._locks:
             lock.wait()
         counted = {(run_id, attempt): line for run_id, attempt, line in damaged_events(self._store)}

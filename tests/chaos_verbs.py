@@ -1,10 +1,12 @@
-"""kill -9 of one command at a random moment, then the same command again: the store must be that of an undisturbed one.
+"""Kill one command at a random moment and repeat it: the store must then equal that of an undisturbed command.
 
 Half of the moments are points in time, spread over the seconds in which the undisturbed command changed files. The
-others are changes: the command is killed before its n-th write, rename, removal or change of a database. Half of the
-kills take its child processes too. At random a command is killed twice, the store is moved, or a lock names a stranger.
+other moments are changes: the command is killed before its n-th write, rename, removal or database change. Half of the
+kills also kill the command's child processes. At random, a command is killed twice, the store is moved, or its lock
+names a process that is not a coordinator.
 
-All commands run a copy of this checkout's code: a commit or an edit in the meantime would change the tables' notes.
+All commands run a copy of this checkout's code, because a commit or an edit during the test would change the tables'
+notes.
 """
 
 import contextlib
@@ -33,8 +35,9 @@ from tests.system.warm_command import WarmCommands
 
 ROOT, PACKAGES = Path(__file__).parents[1], ("ablations", "experiments", "model", "reports", "tests")
 PATIENCE_S = 240.0
-TOKEN = "CHAOS_COPY"  # in the environment of every process of a copy
-# Counts the changes below a folder, and kills its process before one of them, or some seconds after the first.
+TOKEN = "CHAOS_COPY"  # environment variable that marks every process of a copy
+# A program that runs the command and counts the changes below a folder. It kills its own process before the change
+# `at_change`, or `after_s` seconds after the first change.
 COUNTED = """
 import atexit, json, os, runpy, signal, sqlite3, sys, threading, time
 
@@ -132,12 +135,15 @@ THEIRS = f"{RUN} --store {{folder}}/theirs"
 
 @dataclass(frozen=True)
 class Verb:
-    """A command to be killed. {study} and {folder} in its words are filled; --store is added where none is named."""
+    """A command to be killed.
+
+    `{study}` and `{folder}` in a command are replaced, and `--store` is added if the command has none.
+    """
 
     study: str
     command: str
-    before: tuple[str, ...] = ()  # commands that make the store on which it works
-    shows: tuple[str, ...] = TABLE  # afterwards: they print what the undisturbed store prints
+    before: tuple[str, ...] = ()  # commands that make the store before `command` runs
+    shows: tuple[str, ...] = TABLE  # commands whose output must equal that on the undisturbed store
 
 
 VERBS = {
@@ -178,24 +184,28 @@ VERBS = {
 
 
 class Copy:
-    """A folder with a store, in which commands run."""
+    """A folder with a store in which commands run."""
 
     def __init__(self, verb: Verb, folder: Path, warm: WarmCommands) -> None:
         self.verb, self.folder, self.store, self._warm = verb, folder, folder / "store", warm
 
     def copy(self, name: str) -> "Copy":
-        """The same in another folder beside it."""
+        """Copy the folder to a sibling folder called `name`."""
         subprocess.run(["cp", "-a", self.folder, self.folder.with_name(name)], check=True)
         return Copy(self.verb, self.folder.with_name(name), self._warm)
 
     def call(self, text: str, code: int = 0) -> str:
-        """Run a command to its end; returns what it prints."""
+        """Run a command to its end and return its output. Raise AssertionError for another exit code than `code`."""
         done = self._warm.run(self._words(text), self._environment, self.folder, PATIENCE_S)
         assert done.returncode == code, f"`{text}` ends with {done.returncode}:\n{done.stderr}"
         return done.stdout
 
     def killed(self, after_s: float = 0.0, at_change: int = 0) -> tuple[int, int, float]:
-        """Run the verb's command; returns exit code, number of changes, seconds from the first change to the end."""
+        """Run the verb's command, which kills itself at the given moment.
+
+        Return the exit code, the number of changes, and the seconds from the first change to the end. The last two are
+        0 if the exit code is not 0.
+        """
         report = self.folder.with_name("report.json")
         argv = [sys.executable, "-c", COUNTED, str(self.folder), str(report), str(after_s), str(at_change)]
         done = subprocess.run(
@@ -206,7 +216,7 @@ class Copy:
         return (done.returncode, *(json.loads(report.read_text()) if done.returncode == 0 else (0, 0.0)))
 
     def family(self) -> list[psutil.Process]:
-        """The living processes that were started for this copy."""
+        """Return the living processes that were started for this copy."""
         found = []
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
@@ -215,7 +225,7 @@ class Copy:
         return found
 
     def look(self) -> dict[str, list[Any]]:
-        """What a user finds in the store, without times and without names that are drawn."""
+        """Return what a user sees of the store, without times and without random names."""
         found: dict[str, list[Any]] = {"MLflow": self._in_mlflow(), "tables": []}
         for text in self.verb.shows:
             named = re.search(r"--format (\w+)", text)
@@ -229,7 +239,7 @@ class Copy:
         return found
 
     def _trainings(self) -> list[tuple[str, int]]:
-        """How often each run was trained to its end, here or before it was imported."""
+        """Return how often each run was trained to its end, in this store or before it was imported."""
         found = []
         for home in (path for folder in ("runs", "forgotten") for path in self.store.glob(f"{folder}/[0-9a-f]*")):
             assert (home / "result.json").is_file(), f"{home.name} has no result"
@@ -238,9 +248,9 @@ class Copy:
         return sorted(found)
 
     def _in_mlflow(self) -> list[Any]:
-        """The runs that MLflow shows: name, state, parameters, and metrics but for costs, speeds and curves.
+        """Return the runs that MLflow shows: name, state, parameters, and all metrics except costs, speeds and curves.
 
-        A training that is stopped measures its loss at that step too, which an undisturbed one does not.
+        Curves are left out because a stopped training also records its loss at the step at which it stops.
         """
         if not (self.store / "mlflow.db").is_file():
             return []
@@ -269,7 +279,7 @@ class Copy:
 
 
 def make(name: str, home: Path, warm: WarmCommands) -> Copy:
-    """The copy from which all copies for a verb are made; verbs with the same beginning share it."""
+    """Return the folder that is copied for each kill of a verb. Verbs with the same study and `before` share it."""
     verb, beginnings = VERBS[name], [(verb.study, verb.before) for verb in VERBS.values()]
     base = Copy(verb, home / f"base {beginnings.index((verb.study, verb.before))}", warm)
     if not (home / "studies").is_dir():
@@ -286,9 +296,9 @@ def make(name: str, home: Path, warm: WarmCommands) -> Copy:
 
 
 def disturb(copy: Copy, chance: random.Random, changes: int, seconds: float, part: float) -> Counter[str]:
-    """Kill the command at one moment, in the part `part` (0 to 1) of its work. Returns counts of what was done.
+    """Kill the command once, after the fraction `part` (0 to 1) of its work. Return counts of the kinds of kills.
 
-    Not every run is equally quick: where the command ends before its moment, nothing is counted.
+    The counts are empty if the command ended before that moment.
     """
     at_change, alone = chance.random() < 0.5, chance.random() < 0.5
     if at_change:
@@ -304,7 +314,7 @@ def disturb(copy: Copy, chance: random.Random, changes: int, seconds: float, par
 
 
 def attack(name: str, kills: int, chance: random.Random, home: Path, warm: WarmCommands) -> dict[str, Any]:
-    """Kill a verb at `kills` moments, each in a new copy. Returns counts, and a line for each defect."""
+    """Kill a verb at `kills` moments, each in a new copy. Return counts, and a line for each defect."""
     base, counts, defects = make(name, home, warm), Counter[str](), list[str]()
     undisturbed = base.copy(f"{name}, undisturbed")
     code, changes, seconds = undisturbed.killed()
@@ -336,14 +346,18 @@ def attack(name: str, kills: int, chance: random.Random, home: Path, warm: WarmC
 
 
 def compare(copy: Copy, expected: dict[str, list[Any]]) -> str:
-    """Give the command again; "survived", or "refused" if it says that all is done. Raises AssertionError."""
+    """Repeat the command, then compare the copy with `expected`. Raise AssertionError for a difference.
+
+    Return "refused" if the repeated command ended with exit code 2, because the killed one had already finished its
+    work, else "survived".
+    """
     try:
         copy.call(copy.verb.command)
         how = "survived"
     except AssertionError as error:
         if " ends with 2:" not in str(error) or "Traceback" in str(error):
             raise
-        how = "refused"  # all that follows must hold nevertheless
+        how = "refused"  # the checks below still apply
     for name, found in copy.look().items():
         lost = [] if name == "hidden files" else [str(one)[:500] for one in expected[name] if one not in found]
         more = [str(one)[:500] for one in found if found.count(one) > expected[name].count(one)]
@@ -356,7 +370,7 @@ def compare(copy: Copy, expected: dict[str, list[Any]]) -> str:
 
 
 def verbs(home: Path, kills: int, seed: int, only: str = "") -> dict[str, Any]:
-    """Kill every verb, or the one called `only`, `kills` times. Raises AssertionError with all defects at the end.
+    """Kill every verb, or only the verb `only`, `kills` times. Raise AssertionError with all defects at the end.
 
     Copies with a defect stay in `home`.
     """
@@ -364,7 +378,7 @@ def verbs(home: Path, kills: int, seed: int, only: str = "") -> dict[str, Any]:
         shutil.copytree(ROOT / package, home / "code" / package, ignore=shutil.ignore_patterns("__pycache__"))
     warm, found = WarmCommands(environment() | {"PYTHONPATH": str(home / "code")}), dict[str, Any]()
     try:
-        with contextlib.chdir(home / "code"):  # the first place where Python looks for modules
+        with contextlib.chdir(home / "code"):  # Python searches the working directory for modules first
             for name in [only] if only else VERBS:
                 found[name] = attack(name, kills, random.Random(f"{seed} {name}"), home, warm)
                 print(json.dumps({name: found[name]}), file=sys.stderr, flush=True)

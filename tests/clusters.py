@@ -1,4 +1,4 @@
-"""Clusters of two nodes on this machine, started and stopped by the tests: Slurm from Debian's packages, and Ray."""
+"""Start and stop clusters of two nodes on this machine: Slurm from Debian's packages, and Ray."""
 
 import contextlib
 import os
@@ -46,7 +46,7 @@ PartitionName=main Nodes=n1,n2 Default=YES MaxTime=INFINITE OverTimeLimit=0 Stat
 
 
 class Slurm:
-    """Two nodes n1 and n2 with two processors each."""
+    """A Slurm cluster with two nodes, n1 and n2, of two processors each."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -74,7 +74,7 @@ class Slurm:
         self._run(name, "slurmd", "-D", "-N", name)
 
     def kill_node(self, name: str) -> None:
-        """Like a power cut: the daemon and all its jobs end at once, and Slurm notices later."""
+        """Kill the node's daemon and all its jobs at once, as a power cut does. Slurm notices it later."""
         self._daemons.pop(name).kill()
         tasks = []
         for process in psutil.process_iter():
@@ -111,7 +111,9 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
     if os.getuid() != 0 or not all(map(shutil.which, ("slurmctld", "slurmd", "munged", "sbatch"))):
         pytest.skip("needs Debian's slurm-wlm and munge, and root")
     pytest.importorskip("submitit")
-    folder = Path(subprocess.check_output(["mktemp", "-d", "/tmp/slurm-XXXXXX"], text=True).strip())  # sockets: short
+    folder = Path(
+        subprocess.check_output(["mktemp", "-d", "/tmp/slurm-XXXXXX"], text=True).strip()
+    )  # short, for socket paths
     cluster = Slurm(folder)
     try:
         cluster.start()
@@ -123,7 +125,7 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
 
 @pytest.fixture(scope="session")
 def ray_cluster() -> Iterator[object]:
-    """A head without processors, and two nodes with two each."""
+    """A Ray cluster: a head node without processors, and two nodes with two processors each."""
     utils = pytest.importorskip("ray.cluster_utils")
     cluster = utils.Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "object_store_memory": 80_000_000})
     cluster.nodes = [cluster.add_node(num_cpus=2, object_store_memory=80_000_000) for _ in range(2)]

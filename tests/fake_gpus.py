@@ -1,4 +1,4 @@
-"""A `nvidia-smi` on PATH that lists the GPUs of a test; no GPU is at hand."""
+"""A fake `nvidia-smi` on PATH that lists the GPUs that a test declares, on machines without a GPU."""
 
 import json
 import os
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-# It answers by the fields that are asked for, as NVIDIA's does, and `nvidia-smi -L`.
+# The fake program prints the requested fields, as NVIDIA's does, and supports `nvidia-smi -L`.
 _PROGRAM = """#!{python} -IS
 import json, sys, time
 facts = json.load(open({facts!r}))
@@ -29,7 +29,7 @@ for row in facts["gpus" if what == "--query-gpu" else "apps"] if fields else ():
 
 
 def gpu(index: int, uuid: str, total: str = "81559", used: str = "0", **more: object) -> dict[str, object]:
-    """A GPU as nvidia-smi describes it, memory in MiB; `slices`: (profile, UUID) of its MIG devices."""
+    """Return a GPU as nvidia-smi describes it, memory in MiB. `slices` lists (profile, UUID) of its MIG devices."""
     row: dict[str, object] = {
         "index": str(index), "uuid": uuid, "memory.total": total, "memory.used": used, "compute_mode": "Default",
         "mig.mode.current": "[N/A]", "slices": [],
@@ -38,7 +38,7 @@ def gpu(index: int, uuid: str, total: str = "81559", used: str = "0", **more: ob
 
 
 def app(uuid: str, pid: int, used: str = "39000", name: str = "python") -> dict[str, str]:
-    """A process that computes on a GPU."""
+    """Return a process that computes on a GPU, as nvidia-smi describes it."""
     return {"gpu_uuid": uuid, "pid": str(pid), "used_memory": used, "process_name": name}
 
 
@@ -51,7 +51,10 @@ def put_nvidia_smi(
     code: int = 0,
     sleep_s: float = 0,
 ) -> None:
-    """Put it first on PATH. code: it fails with this exit code; sleep_s: it answers so late."""
+    """Put the fake `nvidia-smi` first on PATH.
+
+    code: its exit code; any other than 0 makes it fail. sleep_s: seconds before it answers.
+    """
     facts, program = folder / "gpus.json", folder / "nvidia-smi"
     told = {"gpus": list(gpus), "apps": list(apps), "code": code, "sleep_s": sleep_s}
     facts.write_text(json.dumps(told), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Every kind of durable file of a store, with what reads it (see tests/flips.py)."""
+"""Every kind of durable file of a store, each with a function that reads it (see tests/flips.py)."""
 
 import json
 import os
@@ -31,7 +31,7 @@ from tests.flips import Gap, Kind, Printing, Said
 
 
 def all_kinds(study: Path, root: Path, folder: Path) -> Iterator[Kind]:
-    """The kinds of files of a store made by `flips.make_store`. `folder`: an empty folder for temporary files."""
+    """Yield the kinds of files of a store made by `flips.make_store`. `folder`: an empty folder for temporary files."""
     store, table = Store.open(root, create=False), Printing(study, root)
     yield Kind("store.json", root / "store.json", table)
     yield Kind("fingerprints", root / "corpora" / "fingerprints.json", lambda: _read_anew(table))
@@ -47,7 +47,7 @@ def all_kinds(study: Path, root: Path, folder: Path) -> Iterator[Kind]:
 
 
 def results(root: Path, table: Callable[[], Any]) -> Iterator[Kind]:
-    """The files that a table is printed from, and those beside them."""
+    """Yield the files from which a table is printed, and the other files of a run and an attempt."""
     evaluation = min(path.parent for path in root.glob("runs/*/evaluations/*/result.json"))
     home = evaluation.parents[1]
     attempt = max((home / "attempts").iterdir())
@@ -84,7 +84,7 @@ def queue(store: Store, table: Callable[[], Any]) -> Iterator[Kind]:
 
 
 def others(store: Store, folder: Path) -> Iterator[Kind]:
-    """Measurements, tuning's trials, checkpoints of a user's trainer."""
+    """Yield the files of measured speeds, of tuning trials, and of checkpoints of a user's trainer."""
     steps = calibration.of_results(store, {path.name: 1e6 for path in store.runs.iterdir()})[0]
     calibration.keep(store, steps)
     yield Kind("measurements", store.root / calibration.CALIBRATION_FILE, lambda: calibration.kept(store))
@@ -115,10 +115,13 @@ def _events(attempt: Path, whole: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _tracked(store: Store) -> str:
-    """Every run is brought up to date. No number is read: MLflow is a view, which `rebuild` never reads."""
+    """Bring every run up to date in MLflow's database.
+
+    No number is compared, because the program never reads numbers from MLflow.
+    """
     for suffix in ("-wal", "-shm", "-journal"):
         store.mlflow_db.with_name(store.mlflow_db.name + suffix).unlink(missing_ok=True)
-    os.environ["MLFLOW_SQLALCHEMYSTORE_POOLCLASS"] = "NullPool"  # no connection outlives a harm
+    os.environ["MLFLOW_SQLALCHEMYSTORE_POOLCLASS"] = "NullPool"  # no connection stays open while the file is corrupted
     tracker = None
     try:
         tracker = Tracker(store)
@@ -136,7 +139,7 @@ def _weights(tensors: Any) -> str:
 
 
 def _resumed(attempt: Path) -> Any:
-    """The checkpoint from which a training would resume, with its tensors."""
+    """Return the checkpoint from which a training would resume, with its tensors."""
     skipped: list[str] = []
     meta = checkpoint.meta_of(attempt / "final")
     found = checkpoint.newest(
@@ -171,13 +174,16 @@ def _corpus(folder: Path) -> Any:
 
 
 def _read_anew(table: Callable[[], Any]) -> Any:
-    """Planning in a process that knows nothing of the corpus."""
+    """Print the table as a new process does, without cached facts about the corpus."""
     files._seen.clear()
     return table()
 
 
 def _jobs(store: Store) -> Any:
-    """Values that decide numbers: settings, inputs, evaluations, pinned settings of the first attempt, its process."""
+    """Return the queue's values that determine results.
+
+    These are each job's settings, inputs and evaluations, the settings pinned by its first attempt, and its process.
+    """
     work_queue = WorkQueue(store.queue_db, create=False)
     try:
         work_queue.check()

@@ -1,8 +1,13 @@
-"""Harm a store's files, one at a time: no reader may take a changed file for the written one.
+"""Corrupt a store's files, one at a time, and check that no reader accepts a changed file as intact.
 
-Every file has single bits flipped, is cut, emptied, overwritten, removed and replaced by a folder. What then is read is
-*refused* (one paragraph), *harmless* (the same is read or printed) or *said* (a gap in the table with its reason, a
-checkpoint skipped by name). Anything else is silent or a traceback, and fails: `python -m tests.chaos flips`.
+Run it with `python -m tests.chaos flips`. Single bits of each file are flipped; the file is truncated, emptied,
+overwritten, removed and replaced by a folder. Each harm must end in one of three ways:
+
+- *refused*: the reader reports an error of one paragraph.
+- *harmless*: the reader returns or prints the same as before.
+- *said*: the table has a gap with its reason, or the program names the checkpoint that it skipped.
+
+A silent change or a traceback fails the test.
 """
 
 import hashlib
@@ -30,9 +35,9 @@ from reports.audit.verify import lasting
 from reports.render.formats import RENDERERS, render
 from reports.results.run_outcomes import collect
 
-ALL_BITS = 2_000  # of a file with no more bits every one is flipped, of a larger one so many at random
-Read = Callable[[], Any]  # what is read of a store, comparable
-FOLDER = object()  # in the place of a file
+ALL_BITS = 2_000  # bits to flip per file: all bits of a smaller file, a random choice in a larger one
+Read = Callable[[], Any]  # reads part of a store and returns a comparable value
+FOLDER = object()  # stands for a folder that replaces a file
 STUDY = """
 name = "flips"
 title = "A table of width 8"
@@ -52,17 +57,20 @@ set = {evaluation.checkpoint = "average:2"}
 """
 
 
-class Said(Exception):  # noqa: N818 - how a flip ends
-    """The result lacks something, and says so."""
+class Said(Exception):  # noqa: N818 - an outcome, not an error
+    """Raised when data is missing from a result and the result names the reason."""
 
 
 class Gap(Exception):  # noqa: N818
-    """The result lacks something, without a reason: right for a file that is gone, or cut between two entries."""
+    """Raised when data is missing from a result without a reason.
+
+    This is correct if a file is missing or was truncated between two entries.
+    """
 
 
 @dataclass
 class Kind:
-    """Files of one kind, and what reads them."""
+    """A file of one kind, and the function that reads it."""
 
     name: str
     path: Path
@@ -72,9 +80,9 @@ class Kind:
     wrong: list[str] = field(default_factory=list)
 
     def harm(self, chance: random.Random, most: int) -> None:
-        """Harm the file in all ways, read each time, and put it back. `most`: bits to flip."""
+        """Corrupt the file in every way, read it after each one, and restore it. `most`: number of bits to flip."""
         data = self.path.read_bytes()
-        self._put(None)  # under its other names (hard links) the file stays as it is
+        self._put(None)  # breaks hard links, so that the file's other names keep its content
         self._put(data)
         self.whole = self.read()
         try:
@@ -136,7 +144,7 @@ def _harms(data: bytes, chance: random.Random, most: int) -> Iterator[tuple[str,
 
 
 def flip_all(kinds: Iterable[Kind], seed: int, most: int = ALL_BITS) -> dict[str, Any]:
-    """Harm a file of each kind, flipping `most` bits. Raises AssertionError if a harm is silent or a traceback."""
+    """Corrupt a file of each kind, flipping `most` bits. Raise AssertionError for a silent change or a traceback."""
     chance, ends, wrong = random.Random(seed), dict[str, dict[str, int]](), list[str]()
     for kind in kinds:
         kind.harm(chance, most)
@@ -148,7 +156,7 @@ def flip_all(kinds: Iterable[Kind], seed: int, most: int = ALL_BITS) -> dict[str
 
 
 def printed(study: Path | str, store: Path, seeds: int | None = None, notes: str = "full") -> dict[str, str]:
-    """A table in every format, with its notes and the warnings that go to the terminal."""
+    """Print a table in every format, with its notes and the warnings that go to the terminal."""
     chosen = choose_table(str(study), Selectors(seeds=seeds, store=store), print)
     table = table_of(chosen)
     table = replace(table, spec=replace(table.spec, choices=table.spec.choices.model_copy(update={"notes": notes})))
@@ -157,9 +165,9 @@ def printed(study: Path | str, store: Path, seeds: int | None = None, notes: str
 
 
 class Printing:
-    """Reads a printed table, once for each state of its records.
+    """Prints a table, once for each state of its records.
 
-    verbs: also what `verify` and `explain` say, of the table as it was before any harm.
+    With `verbs`, it also runs `verify` on the table that was printed before any harm, and `explain` for its rows.
     """
 
     def __init__(self, study: Path, store: Path, seeds: int | None = None, *, verbs: bool = True) -> None:
@@ -172,7 +180,10 @@ class Printing:
         self._whole = self._found()
 
     def __call__(self) -> dict[str, str]:
-        """Raises Said if cells are missing with reasons, Gap without, and all other cells are unchanged."""
+        """Return the printed texts.
+
+        If cells are missing and all others are unchanged, raise Said if the table names the reasons, else Gap.
+        """
         found = self._found()
         if found == self._whole:
             return found
@@ -219,14 +230,14 @@ class Printing:
         return [row["row"] for row in json.loads(self._before["json"].read_text(encoding="utf-8"))]
 
     def _said(self, *words: str | Path) -> str:
-        """What a command prints and its exit code. Raises its error."""
+        """Return a command's exit code and output. Raise the command's exception."""
         done = CliRunner().invoke(app, [*map(str, words), "--store", str(self._store)])
         if done.exception is not None and not isinstance(done.exception, SystemExit):
             raise done.exception
         return f"{done.exit_code} {done.stdout}"
 
     def _agree(self, found: dict[str, str]) -> bool:
-        """Whether the other verbs tell of the gaps, and of nothing else."""
+        """Return whether `verify` and `explain` report the gaps and no other difference."""
         if not self._verbs:
             return True
         same = lasting(found["csv"], "csv") == lasting(self._whole["csv"], "csv")
@@ -237,7 +248,10 @@ class Printing:
 
 
 def _only_less(before: Any, after: Any) -> bool:
-    """Whether an explanation is another one with facts left out; why they are, and how many are left, may be added."""
+    """Return whether the explanation `after` only lacks facts of `before`.
+
+    It may add why facts are missing and how many remain.
+    """
     if isinstance(before, dict) and isinstance(after, dict):
         free = {
             "lacking",
@@ -255,7 +269,10 @@ def _only_less(before: Any, after: Any) -> bool:
 
 
 def _is_kept(before: Any, after: Any) -> bool:
-    """Whether a value of a row is what it was, or None; a cost may be less if it says so."""
+    """Return whether a row's value is unchanged or None.
+
+    A cost may be lower if it counts more attempts of unknown end.
+    """
     if isinstance(before, dict) and isinstance(after, dict) and "end_unknown" in before:
         counted = all(before[name] == after[name] for name in ("runs", "attempts", "counted_in"))
         return before == after or (counted and after["end_unknown"] > before["end_unknown"])
@@ -270,7 +287,7 @@ def _numbers(texts: dict[str, str]) -> dict[tuple[str, str], Any]:
 
 
 def make_store(folder: Path) -> tuple[Path, Path]:
-    """A study on a corpus of files, trained for real by children; returns the study and its store."""
+    """Write a study on a corpus of files and train it with real children. Return the study and its store."""
     corpus, study, store = folder / "corpus", folder / "flips.toml", folder / "store"
     corpus.mkdir(parents=True)
     for name, count in (("train", 120), ("dev", 20), ("test", 20)):
@@ -278,7 +295,7 @@ def make_store(folder: Path) -> tuple[Path, Path]:
         for side, language in enumerate(("en", "de")):
             (corpus / f"{name}.{language}").write_text("".join(f"{pair[side]}\n" for pair in pairs), encoding="utf-8")
     study.write_text(STUDY.replace("CORPUS", str(corpus)), encoding="utf-8")
-    time.sleep(files.RECENT_S)  # younger files are not remembered
+    time.sleep(files.RECENT_S)  # the digests of more recent files are not cached
     _command("run", study, "--store", store, "--devices", "cpu:2")
     _command("bundle", study, "--store", store, "--out", study.with_suffix(".tar.gz"))
     return study, store

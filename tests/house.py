@@ -1,8 +1,9 @@
 """Report the size and the structure of the product: `python -m tests.house`, which `make check` runs.
 
-Prints lines of code (without blanks, comments and docstrings) and the number of files, of the core and of each extra;
-the share of public names that have a docstring; and circular imports between files. Exits with 1 for a circular import,
-or if too few public names have a docstring. Lines and files are reported and not limited.
+It prints, for the core and for each extra, the number of files and their lines of code (without blank lines, comments
+and docstrings). It also prints the share of public names that have a docstring, and circular imports between files. The
+exit code is 1 if there is a circular import or if too few public names have a docstring. Lines and files are not
+limited.
 """
 
 import ast
@@ -18,7 +19,7 @@ import networkx
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("ablations", "model", "experiments", "reports")
-EXTRAS = ROOT / "ablations" / "extras"  # one folder per optional feature; all else is the core
+EXTRAS = ROOT / "ablations" / "extras"  # one folder per optional feature; all other files are the core
 LEAST_DOCUMENTED = 0.91
 _FILE = re.compile(r"[\w/.-]+\.(?:py|toml|md)\b")
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
@@ -26,7 +27,7 @@ _NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, to
 
 
 def code_lines(source: str) -> int:
-    """Lines that hold code: not blank, not a comment, not part of a docstring."""
+    """Return the number of lines with code, without blank lines, comments and docstrings."""
     lines: set[int] = set()
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type not in _NO_CODE:
@@ -39,7 +40,10 @@ def code_lines(source: str) -> int:
 
 
 def public(body: list[ast.stmt]) -> Iterator[Definition]:
-    """Public functions and classes, with the methods of public classes; not what is defined inside functions."""
+    """Yield public functions and classes, and the public methods of those classes.
+
+    Skip definitions inside functions.
+    """
     for node in body:
         if isinstance(node, Definition) and not node.name.startswith("_"):
             yield node
@@ -48,14 +52,17 @@ def public(body: list[ast.stmt]) -> Iterator[Definition]:
 
 
 def circles() -> list[list[str]]:
-    """Files that import each other, also for annotations alone."""
+    """Return groups of files that import each other, including imports for annotations only."""
     graph = grimp.build_graph(*PACKAGES, cache_dir=None)
     imports = networkx.DiGraph((a, b) for a in graph.modules for b in graph.find_modules_directly_imported_by(a))
     return [sorted(circle) for circle in networkx.strongly_connected_components(imports) if len(circle) > 1]
 
 
 def named_files(page: str) -> list[str]:
-    """The files that a page names. A name without a folder is in the folder of the name before it in its cell."""
+    """Return the files that a page names.
+
+    A name without a folder belongs to the folder of the previous name in the same table cell.
+    """
     found = []
     for line in page.splitlines():
         for cell in line.split(" | "):
@@ -67,13 +74,13 @@ def named_files(page: str) -> list[str]:
 
 
 def part_of(file: Path) -> str:
-    """The part of the product that a file belongs to: "core", or the name of an extra."""
+    """Return the part of the product that a file belongs to: "core", or "extra NAME"."""
     inner = file.relative_to(EXTRAS).parts if file.is_relative_to(EXTRAS) else ()
     return f"extra {inner[0]}" if len(inner) > 1 else "core"
 
 
 def main() -> int:
-    """Print the figures. Returns 1 for a circular import or too few docstrings, else 0."""
+    """Print the report. Return 1 for a circular import or too few docstrings, else 0."""
     files = [path for top in PACKAGES for path in sorted((ROOT / top).rglob("*.py"))]
     sources = {path: path.read_text(encoding="utf-8") for path in files if "tests" not in path.parts}
     names = [node for source in sources.values() for node in public(ast.parse(source).body)]

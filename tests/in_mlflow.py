@@ -1,4 +1,4 @@
-"""What MLflow shows of all runs, as values that can be compared."""
+"""Read all runs from MLflow's database as values that can be compared."""
 
 import contextlib
 import sqlite3
@@ -11,7 +11,10 @@ from experiments.tracking.database import import_mlflow
 
 
 def content_of(database: Path) -> dict[str, set[tuple[Any, ...]]]:
-    """`content` of a copy: MLflow keeps a file open for a while, also once `rebuild` has replaced it."""
+    """Return `content` of a copy of the database.
+
+    A copy is needed because MLflow keeps a file open for a while, even after `rebuild` has replaced it.
+    """
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "mlflow.db"
         with contextlib.closing(sqlite3.connect(database)) as source, contextlib.closing(sqlite3.connect(copy)) as to:
@@ -20,9 +23,9 @@ def content_of(database: Path) -> dict[str, set[tuple[Any, ...]]]:
 
 
 def content(client: Any) -> dict[str, set[tuple[Any, ...]]]:
-    """Runs, tags, parameters, points and inputs by our run_ids, without the ids that MLflow gives at random.
+    """Return runs, tags, parameters, metric points and inputs by run_id, without the random ids that MLflow assigns.
 
-    client: an MlflowClient. Fails if MLflow has a row twice.
+    client: an MlflowClient. Raise AssertionError if MLflow has a duplicate row.
     """
     experiments = {one.experiment_id: one.name for one in client.search_experiments()}
     runs = client.search_runs([*experiments], max_results=1000)

@@ -1,4 +1,4 @@
-"""What autograd keeps of a forward pass, the measure of predicted activations."""
+"""Measure the memory that autograd keeps for the backward pass, for tests of the predicted activation memory."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,7 +8,7 @@ from torch import nn
 
 
 class Kept:
-    """Storages that are saved for the backward pass, each once."""
+    """Tensor storages that are saved for the backward pass, without duplicates."""
 
     def __init__(self) -> None:
         self.storages: dict[int, torch.UntypedStorage] = {}
@@ -20,7 +20,7 @@ class Kept:
 
 @contextmanager
 def keeping(model: nn.Module) -> Iterator[Kept]:
-    """What is saved in this context, besides the model's own parameters and buffers."""
+    """Record the storages saved for the backward pass in this context, except the model's parameters and buffers."""
     own = {x.untyped_storage().data_ptr() for x in (*model.parameters(), *model.buffers())}
     kept = Kept()
 

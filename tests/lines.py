@@ -1,4 +1,4 @@
-"""Architectures drawn at random from all sub-layers and settings: what every network must hold is tested on these."""
+"""Draw random architectures from all sub-layers and settings, for tests of properties that hold for every network."""
 
 import random
 from typing import Any
@@ -10,7 +10,7 @@ from model.settings import Side
 SIZES: dict[str, Any] = {
     "num_layers": 2, "d_model": 8, "d_ff": 12, "num_heads": 2, "d_k": 4, "d_v": 4, "max_length": 16, "dropout": 0.0,
 }  # fmt: skip
-# What a sub-layer may have in its brackets; a kind that is not named has nothing.
+# The options that may follow each kind of sub-layer in brackets. A kind that is not listed has no options.
 # fmt: off
 OPTIONS: dict[str, list[str]] = {
     "self_attention": [
@@ -49,7 +49,7 @@ OPTIONS: dict[str, list[str]] = {
     "attentional_lstm": ["", "(compatibility=dot)", "(compatibility=bilinear)", "(compatibility=additive, bias=false)"],
 }
 # fmt: on
-# Values of settings of the whole network, besides the paper's.
+# Values of network-wide settings other than the paper's.
 SETTINGS: dict[str, list[Any]] = {
     "positions": ["learned", "none", "relative", "bias", "alibi", "rotary"],
     "position_clip": [0, 2],
@@ -96,7 +96,7 @@ SETTINGS: dict[str, list[Any]] = {
 
 
 def random_config(seed: int, **settings: Any) -> ModelConfig:
-    """A small network; `settings` replace what is drawn."""
+    """Return the configuration of a small random network. `settings` replace drawn values."""
     draw = random.Random(seed)
     while True:
         chosen = {name: draw.choice(values) for name, values in SETTINGS.items() if draw.random() < 0.25}
@@ -104,7 +104,7 @@ def random_config(seed: int, **settings: Any) -> ModelConfig:
         try:
             return ModelConfig(**{**SIZES, **chosen, **lines, **settings})
         except ValueError:
-            continue  # a decoder without a way to the source, settings that do not fit each other
+            continue  # an invalid draw: a decoder that cannot read the source, or incompatible settings
 
 
 def _line(draw: random.Random, side: Side) -> str:
@@ -117,7 +117,7 @@ def _line(draw: random.Random, side: Side) -> str:
     groups = []
     for _ in range(draw.randint(1, 2)):
         inside = ", ".join(sublayer() for _ in range(draw.randint(1, 3)))
-        if "projection" in inside:  # back to d_model
+        if "projection" in inside:  # project back to d_model
             inside += ", projection(width=8)"
         groups.append(f"{draw.choice(['', 'N * ', '2 * '])}({inside})")
     return ", ".join(groups)

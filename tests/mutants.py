@@ -1,12 +1,13 @@
-"""How many small faults in the core the tests notice, and which of its branches they take.
+"""Measure how many small faults in the core the tests detect.
 
     pip install pytest-cov
     python -m pytest -n 2 --cov --cov-branch --cov-context=test --cov-report= [more tests: -m slow PATH --cov-append]
     python -m tests.mutants --mutants 200 --out results.json
 
-A mutant is the code with one operator, comparison, condition or number changed. Each runs, in a copy of the tree, the
-tests that reach its line according to `.coverage`, quick ones first; it is killed if one of them fails. The choice is
-a pure function of the seed and of the definitions' names and text, so files may move between two measurements.
+A mutant is the code with one operator, comparison, condition or number changed. For each mutant, the tests that reach
+its line according to `.coverage` run in a copy of the tree, unit tests first. The mutant is killed if one of them
+fails. The choice of mutants depends only on the seed and on the names and texts of definitions, so files may move
+between two measurements.
 """
 
 import argparse
@@ -27,7 +28,7 @@ from queue import Queue
 from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parents[1]
-CORE = {  # folders and files by what their faults would harm
+CORE = {  # folders and files by what their faults would affect
     "numbers": (
         "model", "experiments/training", "experiments/evaluation", "experiments/data/batching.py",
         "ablations/extras/language_models/windows.py", "ablations/extras/parsing/evalb.py", "experiments/data/encoding",
@@ -47,12 +48,15 @@ OPERATORS = {
     ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.FloorDiv: ast.Mult,
     ast.Mod: ast.Mult, ast.Pow: ast.Mult, ast.MatMult: ast.Mult,
 }  # fmt: skip
-MOST_TESTS = 25  # for one mutant
-PATIENCE_S = 180  # of a processor: a mutant that hangs is noticed, on a loaded machine too
+MOST_TESTS = 25  # tests to run per mutant, at most
+PATIENCE_S = 180  # limit of processor time, which detects an endless loop also on a loaded machine
 
 
 class Mutant(NamedTuple):
-    """One change: in which file and definition, the expression's place in a walk over the tree, and its line."""
+    """One change of an expression.
+
+    `place` is the index of the expression in `ast.walk` over the file's syntax tree.
+    """
 
     area: str
     file: str
@@ -64,7 +68,7 @@ class Mutant(NamedTuple):
 
 
 def changed(node: ast.AST) -> ast.AST | None:
-    """The mutated form of an expression, or None."""
+    """Return the mutated form of an expression, or None if it has none."""
     match node:
         case ast.Compare(left=left, ops=[op], comparators=right) if type(op) in COMPARISONS:
             return ast.Compare(left, [COMPARISONS[type(op)]()], right)
@@ -89,7 +93,7 @@ def _number(node: ast.expr) -> bool:
 
 
 def mutants(area: str, path: Path) -> Iterator[Mutant]:
-    """All mutants of the functions of a file; annotations, defaults of names and module constants stay."""
+    """Yield all mutants of the bodies of a file's functions. Signatures and module constants are not changed."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
     inside = {id(child): function.name for function in functions for line in function.body for child in ast.walk(line)}
@@ -100,7 +104,7 @@ def mutants(area: str, path: Path) -> Iterator[Mutant]:
 
 
 def chosen(number: int, seed: int) -> list[Mutant]:
-    """An equal share of each area, by the order of a hash that knows no file names."""
+    """Choose the same number of mutants from each area, in the order of a hash that does not include file names."""
 
     def rank(mutant: Mutant) -> str:
         words = (seed, mutant.definition, mutant.before, mutant.after)
@@ -117,7 +121,7 @@ def chosen(number: int, seed: int) -> list[Mutant]:
 
 
 def covering() -> dict[str, dict[int, list[str]]]:
-    """The tests that execute each line, by file; from `.coverage`."""
+    """Read from `.coverage` the tests that execute each line, by file."""
     import coverage
 
     data = coverage.CoverageData(str(ROOT / ".coverage"))
@@ -131,7 +135,7 @@ def covering() -> dict[str, dict[int, list[str]]]:
 
 
 def outcome(mutant: Mutant, tests: list[str], tree: Path) -> str:
-    """ "killed", "survived" or "not reached" (no test executes the line)."""
+    """Return "killed", "survived" or "not reached" (no test executes the line)."""
     if not tests:
         return "not reached"
     file = tree / mutant.file
@@ -156,14 +160,14 @@ def outcome(mutant: Mutant, tests: list[str], tree: Path) -> str:
             preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CPU, (PATIENCE_S, PATIENCE_S)),
         )
         return "survived" if done.returncode == 0 else "killed"
-    except subprocess.TimeoutExpired:  # it waits for what does not come
+    except subprocess.TimeoutExpired:  # the mutant waits forever
         return "killed"
     finally:
         file.write_text(source, encoding="utf-8")
 
 
 def main() -> None:
-    """Choose, run, count."""
+    """Choose mutants, run their tests, and print the outcomes."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--mutants", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
@@ -180,7 +184,9 @@ def main() -> None:
 
         def run(mutant: Mutant) -> dict[str, Any]:
             tests = sorted(lines.get(mutant.file, {}).get(mutant.line, []))
-            random.Random(asked.seed).shuffle(tests)  # a line that all tests run: some of them, always the same
+            random.Random(asked.seed).shuffle(
+                tests
+            )  # the same choice every time if more than MOST_TESTS reach the line
             tests.sort(key=lambda name: not name.startswith("tests/unit"))
             tree = trees.get()
             try:

@@ -1,4 +1,4 @@
-"""A plain training loop over torch's own modules, and ours on the same batches, for comparing their curves."""
+"""Train with a plain loop over torch's own modules and with our trainer on the same batches, to compare losses."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -21,13 +21,13 @@ from model.protocol import Network
 from tests.small_training import context_of
 
 WARMUP, PIECES, LONGEST, ROWS = 100, 64, 12, 16
-# Of the paper's rate, which is made for d_model 512. At 0.3 this small model carries roundings on: the curves of two
-# programs in fp64 part by 2e-11 instead of 3e-15.
+# Factor of the paper's learning rate, which is meant for d_model 512. At 0.3, rounding errors grow in this small model:
+# the curves of two programs in fp64 differ by 2e-11 instead of 3e-15.
 SCALE = 0.1
 
 
 def sentences(step: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Words and their reversal, of 3 to 11 pieces."""
+    """Return source, target input and target output: random sentences of 3 to 11 pieces and their reversals."""
     generator = torch.Generator().manual_seed(mix(5, step))
     source, target_input, target_output = torch.zeros(3, ROWS, LONGEST, dtype=torch.int64)
     for row, length in enumerate(torch.randint(3, LONGEST, (ROWS,), generator=generator).tolist()):
@@ -39,7 +39,7 @@ def sentences(step: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def micro_batches(step: int) -> list[Batch[Tensor]]:
-    """The same in two unequal parts, the longer sentences separate."""
+    """Return the same sentences as two unequal micro-batches. The second one has the longest sentences."""
     sides = sentences(step)
     order = (sides[0] != 0).sum(1).argsort()
     batches = []
@@ -54,7 +54,10 @@ def micro_batches(step: int) -> list[Batch[Tensor]]:
 def plain_losses(
     plain: Callable[[Network], nn.Module], sizes: ModelConfig, steps: int, dtype: torch.dtype
 ) -> list[float]:
-    """The loss of each step. plain(ours): a module with copies of our weights; (source, target_input) → logits."""
+    """Return the loss of each step of the plain loop.
+
+    plain(ours): returns a module with copies of our weights. The module maps (source, target_input) to logits.
+    """
     seed_everything(1)
     model = plain(build_model(sizes, PIECES).to(dtype))
     adam = torch.optim.Adam(model.parameters(), betas=(0.9, 0.98), eps=1e-9, foreach=False)
@@ -62,7 +65,7 @@ def plain_losses(
     for step in range(1, steps + 1):
         source, target_input, target_output = sentences(step)
         logits = model(source, target_input).flatten(0, 1)
-        # torch spreads epsilon over all pieces, tensor2tensor over the others: a factor
+        # torch spreads epsilon over all pieces, tensor2tensor over all but the correct one. The factor converts.
         smoothing = 0.1 * PIECES / (PIECES - 1)
         loss = F.cross_entropy(logits, target_output.flatten(), ignore_index=0, label_smoothing=smoothing)
         adam.param_groups[0]["lr"] = SCALE * sizes.d_model**-0.5 * min(step**-0.5, step * WARMUP**-1.5)
@@ -74,7 +77,7 @@ def plain_losses(
 
 
 def our_losses(sizes: ModelConfig, steps: int, dtype: torch.dtype, folder: Path) -> list[float]:
-    """The loss of each step, where experiments.training.curve.EVERY_STEPS is 1."""
+    """Return the loss of each step of our trainer. experiments.training.curve.EVERY_STEPS must be 1."""
     losses: dict[int, float] = {}
 
     def emit(kind: str, **fields: Any) -> None:

@@ -1,4 +1,4 @@
-"""Changes of planned runs and of a table's rows for tests."""
+"""Change planned runs and rows of a table for tests."""
 
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -11,15 +11,15 @@ Run = TypeVar("Run", PlannedRun, TableRun)
 
 
 def with_spec(run: Run, **fields: Any) -> Run:
-    """The run with other fields of its RunSpec."""
+    """Return a copy of the run with other fields of its RunSpec."""
     return replace(run, spec=replace(run.spec, **fields))
 
 
 def with_state(run: Run, **fields: Any) -> Run:
-    """The run with other fields of its RunState."""
+    """Return a copy of the run with other fields of its RunState."""
     return replace(run, store_state=run.store_state._replace(**fields))
 
 
 def described(row: Row, **fields: Any) -> Row:
-    """The row with another key, group or label."""
+    """Return a copy of the row with another key, group or label."""
     return replace(row, spec=replace(row.spec, **fields))

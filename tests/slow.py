@@ -1,27 +1,28 @@
-"""Parameters of tests, most of which are tested in the slow or the nightly tier only."""
+"""Mark most values of a parametrized test as slow or nightly."""
 
 from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
-OF_THE_REST = 12  # one value in 12 is slow, the others are nightly
-OF_SEEDS = 25  # the same for values that are seeds
+OF_THE_REST = 12  # one value in 12 is slow; the others are nightly
+OF_SEEDS = 25  # one seed in 25 is slow; the others are nightly
 
 
 def mostly_nightly(values: Iterable[Any], first: int) -> list[Any]:
-    """Return the values as parameters, all but the first `first` of them marked as nightly.
+    """Return the values as parameters and mark all but the first `first` as nightly.
 
-    A tuple has several parameters.
+    A tuple holds the values of several parameters.
     """
     sets = [value if isinstance(value, tuple) else (value,) for value in values]
     return [pytest.param(*one, marks=[pytest.mark.nightly] if at >= first else []) for at, one in enumerate(sets)]
 
 
 def mostly_slow(values: Iterable[Any], quick: int, of_the_rest: int = OF_THE_REST) -> list[Any]:
-    """Return the values as parameters, the first `quick` of them without a mark.
+    """Return the values as parameters and mark all but the first `quick`.
 
-    One in `of_the_rest` of the others is slow, the rest are nightly. A tuple has several parameters.
+    One in `of_the_rest` of the marked values is slow; the others are nightly. A tuple holds the values of several
+    parameters.
     """
     sets = [value if isinstance(value, tuple) else (value,) for value in values]
     tiers = ([], [pytest.mark.slow], [pytest.mark.nightly])

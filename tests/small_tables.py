@@ -1,4 +1,4 @@
-"""Small finished tables of every kind of task, made by real children in a store."""
+"""Create small studies of every kind of task and run them with real children."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -67,7 +67,7 @@ set = {model.num_heads = 1, model.d_k = 8, model.d_v = 8}
 
 
 def write_study(folder: Path, kind: str, where: str = "nowhere") -> Path:
-    """A study of that kind ("own", "command", "translation") in a folder."""
+    """Write a study of a kind ("own", "command", "translation") into a folder and return its path."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "walking_in_a_bundle.py").write_text(OWN.replace("WHERE", where))
     texts = {"own": OWN_STUDY, "command": COMMAND, "translation": TRANSLATION}
@@ -77,7 +77,7 @@ def write_study(folder: Path, kind: str, where: str = "nowhere") -> Path:
 
 
 def finish(study: Path, store: Path, seeds: int | None = None) -> Selected:
-    """Run the whole table in this process, without printing it."""
+    """Run the whole table with this process as the coordinator, without printing the table."""
     chosen = choose(str(study), Selectors(seeds=seeds, store=store))
     opened = Store.open(store)
     runs = list(chosen.plan.runs)
@@ -89,5 +89,8 @@ def finish(study: Path, store: Path, seeds: int | None = None) -> Selected:
 
 
 def commands_finished() -> Path:
-    """A folder with command.toml and its store: two rows, two seeds, without MLflow. Tests change copies only."""
+    """Return a folder with command.toml and its store: two rows with two seeds, without MLflow.
+
+    Tests change only copies.
+    """
     return made_once("commands", lambda folder: finish(write_study(folder, "command"), folder / "store", seeds=2))

@@ -1,4 +1,4 @@
-"""A small training on the processor, for tests of the loop."""
+"""Run a small training on the CPU, for tests of the training loop."""
 
 import torch
 
@@ -27,7 +27,7 @@ def batch_of(source, target_input, target_output):
 
 
 def pairs(step, count=6):
-    """Sentences of 2 to 5 pieces, to be copied."""
+    """Return a batch of sentences of 2 to 5 pieces whose targets are the sentences themselves."""
     generator = torch.Generator().manual_seed(step)
     source, target_input = torch.zeros(2, count, 6, dtype=torch.int64)
     target_output = torch.zeros(count, 6, dtype=torch.int64)
@@ -40,9 +40,9 @@ def pairs(step, count=6):
 
 
 def context_of(folder, *, run_id="r", inputs=None, parent_run=None, earlier=(), keeps=(), **given):
-    """An attempt in `folder` that nobody watches. parent_run: the `Start` of a branch.
+    """Return the context of an attempt in `folder` that discards events.
 
-    given: other fields of the AttemptContext.
+    parent_run: the `Start` of a branch. given: other fields of the AttemptContext.
     """
     inputs = dict(inputs or {})
     if parent_run is not None:
@@ -58,7 +58,7 @@ def run(
     folder, *, settings=None, sizes=SIZES, seed=1, batches=None, evaluate=None, stop_at=None, precision="fp32",
     kind="cpu", threads=1, **attempt,
 ):  # fmt: skip
-    """Train in `folder`; returns (model, facts, events). `stop_at` requests a stop after that step.
+    """Train in `folder` and return (model, facts, events). `stop_at` requests a stop after that step.
 
     attempt: arguments of `context_of`, such as `earlier`.
     """

@@ -1,4 +1,7 @@
-"""Stores with finished runs that many tests read: made by the first process that needs one, until the code changes."""
+"""Stores with finished runs that many tests read.
+
+The first process that needs a store creates it. It is created again when the code changes.
+"""
 
 import fcntl
 import functools
@@ -15,7 +18,7 @@ DAY_S = 86_400
 
 @functools.cache
 def _code() -> str:
-    """A digest of all code that could write another store: the product's, and what the tests make stores with."""
+    """Return a digest of all code that affects a store's content: the product, and the helper modules of tests."""
     digest = hashlib.sha256()
     for top in ("ablations", "model", "experiments", "reports", "tests"):
         for path in sorted((ROOT / top).rglob("*.py")):
@@ -25,7 +28,7 @@ def _code() -> str:
 
 
 def made_once(name: str, make: Callable[[Path], object]) -> Path:
-    """The folder that `make` fills. Tests must change copies only."""
+    """Return the folder that `make` fills. Tests must change only copies of it."""
     folder = KEPT / _code() / name
     folder.parent.mkdir(parents=True, exist_ok=True)
     done = folder.with_suffix(".done")

@@ -1,12 +1,15 @@
-"""A child program without torch: trains nothing, obeys the contract of experiments/child/run.py, fails on command.
+"""A child program without torch that trains nothing and fails on demand.
 
-`config["stub"]` may hold: step_s, checkpoint_steps, and attempts: {"1": {"at": step, "do": …}} with do one of kill,
-exit, bug, raise (a bug with its traceback), user_error, diverged, out_of_memory, disk_full, lie (ends well without a
-result), deaf (ignores SIGTERM), hang (deaf, and no step more), segfault, mute (the disk is so full that not even that
-can be told).
-Its state is a sum over steps, so that lost or repeated steps show in the result.
+It obeys the contract of experiments/child/run.py. Its state is a sum over steps, so lost or repeated steps change the
+result. `config["stub"]` may have these keys:
 
-`gpu` may hold folder and tokens_per_s: {number of stubs that train at once: what each then reports}, of a shared GPU.
+- `step_s`: seconds per step. `checkpoint_steps`: steps between checkpoints.
+- `attempts`: {"1": {"at": step, "do": …}} makes attempt 1 misbehave at a step. "do" is one of kill, exit, bug, raise (a
+  bug with its traceback), user_error, diverged, out_of_memory, disk_full, lie (exits with 0 without a result), deaf
+  (ignores SIGTERM), hang (ignores SIGTERM and stops making steps), segfault, and mute (exits as if the disk were too
+  full to record the failure).
+- `gpu`: describes a shared GPU by `folder` and by `tokens_per_s`, which maps the number of stubs that train at the same
+  time to the speed that each of them reports.
 """
 
 import contextlib
@@ -54,7 +57,7 @@ def misbehave(what, events):
 
 @contextlib.contextmanager
 def on_gpu(gpu):
-    """A function that gives the metrics of a step: the speed beside the other stubs that train now."""
+    """Yield a function that returns the metrics of a step: the speed on a GPU shared with the stubs that train now."""
     if not gpu:
         yield dict
         return

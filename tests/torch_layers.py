@@ -1,4 +1,4 @@
-"""torch's own encoder and decoder layers with our weights, as the reference for ours."""
+"""Build torch's own encoder and decoder layers with our weights, as a reference for our layers."""
 
 import torch
 from torch import Tensor, nn
@@ -10,7 +10,10 @@ from model.stack import Layer
 
 @torch.no_grad()
 def torch_encoder_layer(ours: Layer, norm: str = "post") -> nn.TransformerEncoderLayer:
-    """In training mode, as torch's fast path in eval mode is other code; without dropout the numbers are the same."""
+    """Return torch's encoder layer with our weights, in training mode.
+
+    In eval mode, torch uses a fast path with different code. Without dropout, both modes give the same numbers.
+    """
     theirs = nn.TransformerEncoderLayer(**_sizes(ours, norm))
     _copy_self(ours.self_attention, theirs.self_attn)
     _copy_feed_forward(ours.feed_forward, theirs)
@@ -46,7 +49,7 @@ def _sizes(ours: Layer, norm: str) -> dict[str, object]:
 
 
 def _apart(joined: Tensor, heads: int, parts: int) -> Tensor:
-    """Ours is head by head, each with q, k, v; torch's is all of q, then k, then v."""
+    """Convert joined projections from our order (q, k, v of each head) to torch's order (all of q, then k, then v)."""
     return joined.view(heads, parts, -1, *joined.shape[1:]).transpose(0, 1).reshape(joined.shape)
 
 

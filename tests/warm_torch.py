@@ -1,9 +1,8 @@
-"""Fork servers of the local engine that begin with torch imported, which takes three seconds of a processor each.
+"""Start the local engine's fork servers with torch already imported, which saves three seconds of CPU time per server.
 
-Every command that trains, and every table that a test trains, starts a fork server, whose first work is that import
-(experiments/jobs/engines/fork_server.py). Here one process a test session imports it and forks such servers. A server
-is still a process of its own, in its own session, with its environment and its end of the socket; only the import is
-shared.
+Every command that trains, and every table that a test trains, starts a fork server that first imports torch
+(experiments/jobs/engines/fork_server.py). In tests, one process per test session imports torch and forks these servers.
+Each server is still a separate process with its own session, environment and socket. Only the import is shared.
 
     python -P -m tests.warm_torch LISTENING LIFELINE MODULE…
 """
@@ -27,14 +26,17 @@ from typing import Any
 
 from experiments.child import forkserver
 
-ADDRESS = "ABLATIONS_TESTS_TORCH"  # the socket of this session's process; commands find it in their environment
+ADDRESS = "ABLATIONS_TESTS_TORCH"  # environment variable with the path of this session's socket
 SERVER = ["-P", "-m", "experiments.child.forkserver"]
-SET_BY_ITSELF = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "TORCHINDUCTOR_CACHE_DIR")  # a test that trains here leaves them
+SET_BY_ITSELF = (
+    "ONEDNN_PRIMITIVE_CACHE_CAPACITY",
+    "TORCHINDUCTOR_CACHE_DIR",
+)  # a training in this process leaves these variables set
 READ_AT_IMPORT = ("PYTHON", "LD_", "OMP_", "MKL_", "MALLOC_", "GLIBC_", "OPENBLAS_", "ATEN_", "ONEDNN_", "TORCH")
 
 
 class WarmTorch:
-    """Starts the process. Its address is in this process's environment until `close`."""
+    """The process that forks fork servers. The environment variable ADDRESS has its socket until `close`."""
 
     def __init__(self) -> None:
         from experiments.jobs.engines import fork_server, local
@@ -57,7 +59,7 @@ class WarmTorch:
         os.environ[ADDRESS] = address
 
     def close(self) -> None:
-        """End it; fork servers that it started continue."""
+        """End the process. Fork servers that it started continue."""
         os.environ.pop(ADDRESS, None)
         self._lifeline.close()
         self._process.kill()
@@ -66,11 +68,11 @@ class WarmTorch:
 
 
 class _Forked:
-    """What the engine's client needs of `Popen`."""
+    """The methods of `Popen` that the engine's client uses, for a forked server."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
-        self._end = os.pidfd_open(pid)  # it is no child of this process
+        self._end = os.pidfd_open(pid)  # the server is not a child of this process
 
     def kill(self) -> None:
         with contextlib.suppress(ProcessLookupError):
@@ -82,12 +84,12 @@ class _Forked:
 
 
 def share() -> None:
-    """From now on local engines of this process, and of its forks, ask the session's process for fork servers."""
+    """Make local engines of this process and of its forks request fork servers from the session's process."""
     from experiments.jobs.engines import fork_server
 
     def start(argv: Sequence[str], **options: Any) -> Any:
         if list(argv[1:4]) == SERVER and "torch" in argv[5:] and ADDRESS in os.environ:
-            with contextlib.suppress(OSError):  # of a session that has ended
+            with contextlib.suppress(OSError):  # the session's process has ended
                 pid = _ask(os.environ[ADDRESS], argv[5:], options["env"], options["pass_fds"][0])
                 if pid:
                     return _Forked(pid)
@@ -97,7 +99,7 @@ def share() -> None:
 
 
 def _ask(address: str, modules: Sequence[str], environment: Mapping[str, str], fd: int) -> int:
-    """The process id of a new fork server; 0 if it needs an interpreter that was started otherwise."""
+    """Return the process id of a new fork server, or 0 if its environment would change the interpreter or torch."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
         connection.connect(address)
         request = {"modules": list(modules), "environment": dict(environment), "cwd": str(Path.cwd())}
@@ -106,14 +108,14 @@ def _ask(address: str, modules: Sequence[str], environment: Mapping[str, str], f
 
 
 def main(listening: int, lifeline: int, modules: Sequence[str]) -> None:
-    """Serve until the session ends. A forked process also ends here, after its own service."""
-    read = _read_at_import(os.environ)  # torch adds variables
+    """Serve requests until the session ends. A forked process becomes a fork server and exits here."""
+    read = _read_at_import(os.environ)  # before the import, because torch adds variables
     for name in modules:
         with contextlib.suppress(ImportError), warnings.catch_warnings(action="ignore"):
             importlib.import_module(name)
     gc.collect()
     gc.freeze()
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the system forgets servers that have ended
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the system reaps servers that have ended
     door, session = socket.socket(fileno=listening), socket.socket(fileno=lifeline)
     while True:
         if session in select.select([door, session], [], [])[0]:
@@ -133,11 +135,11 @@ def main(listening: int, lifeline: int, modules: Sequence[str]) -> None:
     session.close()
     _become(request)
     forkserver.main([str(descriptors[0]), *request["modules"]])
-    os._exit(0)  # its socket has closed; the interpreter's own end frees torch's modules, which takes a second
+    os._exit(0)  # a normal exit would take a second to free torch's modules
 
 
 def _become(request: dict[str, Any]) -> None:
-    """Make the process equal to one that the engine starts."""
+    """Give the process the state of one that the engine starts."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.setsid()
     null = os.open(os.devnull, os.O_RDWR)

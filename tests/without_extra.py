@@ -1,10 +1,14 @@
 """Show that the core works without an extra: `python -m tests.without_extra [NAME | --together] [--all]`.
 
-Copies the tracked files but for the extra's folder, and checks in the copy that `ablations --help` lists none of its
-commands, that what it added is refused with the list of what is installed, that no other module imports it, and that a
-subset of the everyday tests passes; with --all, all everyday tests. Without NAME the extras come in turn by the day of
-the commit: CI shows each of them within as many days as there are extras, and repeats the same one for a commit. With
---together the copy has no extra at all.
+Copies the tracked files without the extra's folder, and checks in the copy that:
+
+- `ablations --help` lists none of the extra's commands;
+- names that the extra added are refused with the list of installed names;
+- no other module imports the extra;
+- a subset of the everyday tests passes (with --all, all everyday tests).
+
+Without NAME, the day of the commit selects the extra. CI therefore checks every extra within as many days as there are
+extras, and checks the same extra again for the same commit. With --together, the copy has no extras.
 """
 
 import argparse
@@ -28,7 +32,7 @@ SUBSET = (
     "tests/unit/ablations/test_study_file.py",
     "tests/unit/reports/test_extensions.py",
 )
-# Loads an object of each kind by its name, and prints the messages of those that are refused.
+# A program that loads objects by kind and name, and prints the message of each one that is refused.
 REFUSED = """
 import sys
 import tempfile
@@ -61,7 +65,7 @@ for kind, name in (word.split(":") for word in sys.argv[1:]):
 
 
 def in_turn(names: list[str]) -> str:
-    """The extra whose turn it is, by the day of the commit; of the clock where there is no repository."""
+    """Return the extra that the day of the commit selects, or the first one if there is no repository."""
     seconds = _git("log", "-1", "--format=%ct") or "0"
     return names[int(seconds) // DAY_S % len(names)]
 
@@ -71,7 +75,7 @@ def _git(*words: str) -> str:
 
 
 def copy_without(names: Sequence[str], folder: Path) -> None:
-    """Copy the files of the working tree that git tracks, but for the folders of these extras."""
+    """Copy the files of the working tree that git tracks, except the folders of these extras."""
     for file in filter(None, _git("ls-files", "-z").split("\0")):
         source, target = ROOT / file, folder / file
         if source.is_file() and not any(Path(file).is_relative_to(EXTRAS / name) for name in names):
@@ -86,7 +90,7 @@ class Copy:
         self._folder = folder
 
     def run(self, *words: str, code: int | None = 0) -> str:
-        """Run Python there and return its output. Raises AssertionError for another exit code than `code`."""
+        """Run Python in the copy and return its output. Raise AssertionError for another exit code than `code`."""
         environment = {**os.environ, "PYTHONPATH": str(self._folder), "COLUMNS": "200"}
         done = subprocess.run(
             [sys.executable, *words], cwd=self._folder, env=environment, capture_output=True, text=True, check=False
@@ -97,7 +101,7 @@ class Copy:
 
 
 def check(names: Sequence[str], everything: bool = False) -> None:
-    """Check the core without these extras. Raises AssertionError."""
+    """Check the core without these extras. Raise AssertionError if a check fails."""
     declared = [tomllib.loads((ROOT / EXTRAS / name / "extra.toml").read_text(encoding="utf-8")) for name in names]
     with tempfile.TemporaryDirectory(prefix="without-") as folder:
         copy_without(names, Path(folder))
@@ -120,7 +124,7 @@ def check(names: Sequence[str], everything: bool = False) -> None:
 
 
 def imports_extra(file: Path, name: str) -> bool:
-    """Whether a module imports the extra when it is imported itself. A test with the mark `extra` imports it later."""
+    """Return whether a module imports the extra at import time. Imports inside functions are allowed."""
     found: set[str] = set()
     for node in ast.parse(file.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.Import):
@@ -131,7 +135,7 @@ def imports_extra(file: Path, name: str) -> bool:
 
 
 def commands_of(declared: Sequence[dict[str, dict[str, str]]]) -> list[str]:
-    """The names of the commands that extras add."""
+    """Return the names of the commands that extras add."""
     code = "import sys; from model.extensions import load; print(*(n for p in sys.argv[1:] for n in load(p)))"
     places = [place for each in declared for place in each.get("commands", {}).values()]
     found = subprocess.run(

@@ -1,4 +1,4 @@
-"""The system's Chromium, headless, with a record of a page's requests; screenshots are in test-artifacts/browser."""
+"""Fixtures for the system's Chromium in headless mode. Screenshots are saved in test-artifacts/browser."""
 
 import shutil
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ DESK, PHONE = {"width": 1400, "height": 1000}, {"width": 390, "height": 844}
 
 @dataclass
 class Visit:
-    """A page with its requests and console errors since it was opened."""
+    """A page with its requests, console messages and dialogs since it was opened."""
 
     page: Any
     requests: list[str] = field(default_factory=list)
@@ -36,20 +36,22 @@ def chromium() -> Iterator[Any]:
     if found is None:
         pytest.skip("there is no Chromium: apt-get install chromium")
     with playwright.sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=found, args=["--no-sandbox"])  # CI is root
+        browser = started.chromium.launch(
+            executable_path=found, args=["--no-sandbox"]
+        )  # needed because CI runs as root
         yield browser
         browser.close()
 
 
 @pytest.fixture
 def visit(chromium: Any) -> Iterator[Any]:
-    """Open an address: `visit(url, PHONE)`. A dialog counts as an error."""
+    """Return a function that opens an address: `visit(url, PHONE)`. A dialog counts as an error."""
     contexts = []
 
     def go(url: str, size: dict[str, int] = DESK, wait: str = "load") -> Visit:
         contexts.append(chromium.new_context(viewport=size, locale="en-GB", has_touch=size is PHONE))
         page = contexts[-1].new_page()
-        page.set_default_timeout(30_000 if url.startswith("file:") else 180_000)  # MLflow's first page takes long
+        page.set_default_timeout(30_000 if url.startswith("file:") else 180_000)  # MLflow's first page loads slowly
         seen = Visit(page)
         page.on("request", lambda request: seen.requests.append(request.url))
         page.on(

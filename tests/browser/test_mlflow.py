@@ -1,4 +1,4 @@
-"""MLflow's own pages through the link that `ablations ui` prints: the table as a list of rows."""
+"""Tests of MLflow's pages, opened by the link that `ablations ui` prints, which lists the table's rows."""
 
 import re
 import time
@@ -15,7 +15,7 @@ from .test_page import HOSTILE, hostile_study
 
 pytestmark = pytest.mark.browser
 ROWS = ["base", "h1", "untrained"]
-# MLflow's page complains of itself: a server without users, its grid's version, a layout that takes two passes.
+# Errors and warnings that MLflow's page itself causes: no user accounts, the grid's version, a layout in two passes.
 ITS_OWN = ("users/current", "AG Grid", "ResizeObserver")
 
 
@@ -34,21 +34,21 @@ class Links:
 
 @pytest.fixture(scope="module")
 def links(tiny: Path, finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Links]:
-    """`ablations ui` on the tiny table, until the tests have ended."""
+    """Run `ablations ui` on the tiny table until the tests have ended."""
     port, log = free_port(), tmp_path_factory.mktemp("ui") / "log.txt"
     with serving(command("ui", tiny, "--seeds", "2", "--store", finished, "--port", str(port)), port, log):
         yield Links(*re.findall(r"http://\S+/#\S+", log.read_text()))
 
 
 def wait_for(page: Any, *texts: str) -> str:
-    """The page's whole text, once it contains these words. A page that is still loading has no body."""
+    """Wait until the page contains these words, and return its text. A page that is still loading has no body."""
     for text in texts:
         page.wait_for_function("text => document.body?.innerText.includes(text)", arg=text)
     return str(page.inner_text("body"))
 
 
 def settles(page: Any, found: Callable[[], list[str]], wanted: list[str]) -> None:
-    """MLflow first draws its own order of rows, then that of the address."""
+    """Wait for the rows in this order. MLflow first shows its default order, then the order in the address."""
     until = time.monotonic() + 30
     while (seen := found()) != wanted and time.monotonic() < until:
         page.wait_for_timeout(200)
@@ -56,13 +56,13 @@ def settles(page: Any, found: Callable[[], list[str]], wanted: list[str]) -> Non
 
 
 def in_training_mode(page: Any) -> bool:
-    """The page is that of runs, in MLflow's mode for model training."""
+    """Check that the page lists runs, in MLflow's mode for model training."""
     heading = page.get_by_role("heading", name="Runs").first.is_visible()
     return heading and "workflowType=machine_learning" in page.url and "/traces" not in page.url
 
 
 def names_in(page: Any) -> list[str]:
-    """The run names that the list shows, from top to bottom."""
+    """Return the run names that the list shows, from top to bottom."""
     cells = page.locator(".ag-row [col-id='attributes.`Run Name`']")
     seen = {cell.bounding_box()["y"]: cell.inner_text().strip().rpartition("\n")[2] for cell in cells.all()}
     return [seen[y] for y in sorted(seen)]
@@ -70,10 +70,12 @@ def names_in(page: Any) -> list[str]:
 
 def test_the_link_opens_one_line_per_row_with_its_runs_below_it(visit: Any, links: Links) -> None:
     seen = visit(links.listing, {"width": 1300, "height": 900}, wait="commit")
-    text = wait_for(seen.page, "untrained", "Sort: Created", "9 matching runs", "MLflow Assistant")  # its panel is open
+    text = wait_for(
+        seen.page, "untrained", "Sort: Created", "9 matching runs", "MLflow Assistant"
+    )  # MLflow's panel is open
     settles(seen.page, lambda: names_in(seen.page), ROWS)
     assert in_training_mode(seen.page) and "seed 2" not in text
-    assert "A table of width 8" in text  # the experiment is described
+    assert "A table of width 8" in text  # the experiment's description
     seen.shot("mlflow-list")
     for row in ROWS:
         line = seen.page.locator(".ag-row", has=seen.page.get_by_role("link", name=row, exact=True))
@@ -100,7 +102,7 @@ def test_a_row_has_the_tables_numbers(cli: Cli, tiny: Path, finished: Path, link
     before = {run.info.run_id for run in found.values()}
     cli("ui", tiny, "--seeds", "2", "--store", finished, "--tracking-uri", links.server)
     again = client.search_runs([links.experiment], "tags.rows_of != ''")
-    assert {run.info.run_id for run in again} == before  # nothing has changed, nothing is made anew
+    assert {run.info.run_id for run in again} == before  # no run was made again
     cli("ui", tiny, "--seeds", "1", "--store", finished, "--tracking-uri", links.server)
     [base] = client.search_runs([links.experiment], "tags.rows_of != '' and tags.row = 'base'")
     assert base.data.tags["seeds"] == "1" and "PPL sd" not in base.data.metrics
@@ -115,7 +117,9 @@ def test_the_heading_run_holds_the_table(visit: Any, finished: Path, links: Link
     seen = visit(f"{links.server}/#/experiments/{links.experiment}/runs/{heading.info.run_id}", wait="commit")
     text = wait_for(seen.page, "A table of width 8", "PPL (dev)")
     assert all(row in text for row in ROWS)
-    assert seen.page.locator("table", has_text="PPL (dev)").locator("tr").count() >= 4  # Markdown became a table
+    assert (
+        seen.page.locator("table", has_text="PPL (dev)").locator("tr").count() >= 4
+    )  # MLflow renders the Markdown table
     seen.shot("mlflow-heading")
     seen.page.goto(f"{links.server}/#/experiments/{links.experiment}/runs/{heading.info.run_id}/artifacts")
     seen.page.get_by_text("table", exact=True).first.click()
@@ -137,12 +141,12 @@ def test_names_in_the_notes_are_text(visit: Any, cli: Cli, finished: Path, links
     seen.shot("mlflow-hostile")
     assert_quiet(seen, links)
     seen = visit(re.findall(r"http://\S+/#\S+", said)[0], wait="commit")
-    wait_for(seen.page, HOSTILE, "Latest table: profile")  # the experiment's own note
+    wait_for(seen.page, HOSTILE, "Latest table: profile")  # the experiment's note
     seen.shot("mlflow-hostile-experiment")
     assert_quiet(seen, links)
 
 
 def assert_quiet(seen: Any, links: Links) -> None:
-    """No request went outside this machine, and the console has no errors but MLflow's own."""
+    """Check that no request left this machine and that the console has only errors that MLflow itself causes."""
     assert not [url for url in seen.requests if not url.startswith((links.server, "data:", "blob:"))]
     assert not [text for text in seen.complaints if not any(known in text for known in ITS_OWN)]

@@ -1,4 +1,4 @@
-"""The HTML page in a real browser: its content, no requests, on a desktop, on a phone, on paper."""
+"""Tests of the HTML page in a real browser: content, no requests, and its layout on a desktop, a phone and paper."""
 
 import json
 import re
@@ -66,7 +66,7 @@ def test_a_cell_tells_its_runs_when_pointed_at(visit: Any, page: Path, rows: lis
     seen.shot("page-detail")
     seen.page.mouse.move(0, 0)
     assert not tip.is_visible()
-    cell.focus()  # by the keyboard
+    cell.focus()  # as the keyboard does
     assert tip.is_visible()
 
 
@@ -79,29 +79,31 @@ def test_on_a_phone_the_table_scrolls_and_the_page_does_not(visit: Any, page: Pa
     assert float(seen.page.locator("p").first.evaluate("e => parseFloat(getComputedStyle(e).fontSize)")) >= 13
     assert seen.page.get_by_text("The table scrolls sideways.").is_visible()
     seen.shot("page-phone", whole=True)
-    for line in seen.page.locator("table.data tbody tr").all():  # a metric beside each row's name, settings behind
+    for line in seen.page.locator(
+        "table.data tbody tr"
+    ).all():  # the metric follows the row's name, before the settings
         name, metric = line.locator("th").bounding_box(), line.locator("td.cell").first.bounding_box()
         assert metric["x"] == pytest.approx(name["x"] + name["width"], abs=1)
         assert metric["x"] + metric["width"] <= PHONE["width"]
         assert line.locator("td.setting").first.bounding_box()["x"] > metric["x"]
     for head, cell in zip(seen.page.locator("th.setting").all(), seen.page.locator("td.setting").all(), strict=False):
-        assert head.bounding_box()["x"] == cell.bounding_box()["x"]  # each head is still above its cells
+        assert head.bounding_box()["x"] == cell.bounding_box()["x"]  # each heading is still above its cells
     cell = seen.page.locator(".cell").nth(2)
     cell.tap()
     box = cell.locator(".tip").bounding_box()
     assert box["x"] >= 0 and box["x"] + box["width"] <= PHONE["width"]
     seen.page.locator(".scroll").first.evaluate("e => e.scrollLeft = 9999")
     name = seen.page.locator("table.data tbody th").first.bounding_box()
-    assert name["x"] < 20  # the row's name stays in sight
+    assert name["x"] < 20  # the row's name stays visible
     seen.shot("page-phone-detail")
     assert seen.requests == [page.as_uri()] and not seen.complaints
 
 
 def test_on_paper_nothing_is_cut_off(visit: Any, page: Path) -> None:
     seen = visit(page.as_uri())
-    seen.page.set_viewport_size({"width": 718, "height": 1000})  # A4 between margins of a centimetre, in CSS pixels
+    seen.page.set_viewport_size({"width": 718, "height": 1000})  # A4 minus margins of one centimetre, in CSS pixels
     seen.page.emulate_media(media="print")
-    assert seen.page.locator("table.runs").is_visible()  # closed on the screen
+    assert seen.page.locator("table.runs").is_visible()  # collapsed on the screen
     inner, outer = seen.page.locator(".scroll").first.evaluate("e => [e.scrollWidth, e.clientWidth]")
     assert inner <= outer
     assert seen.page.evaluate("document.documentElement.scrollWidth") <= 718
@@ -116,12 +118,12 @@ def test_in_the_dark_it_is_legible(visit: Any, page: Path) -> None:
     seen.page.emulate_media(color_scheme="dark")
     for what in ("body", ".warning", ".notes li", "th"):
         if seen.page.locator(what).count():
-            assert contrast(seen.page.locator(what).first) >= 4.5, what  # WCAG's bound for text
+            assert contrast(seen.page.locator(what).first) >= 4.5, what  # WCAG's minimum contrast for text
     seen.shot("page-dark")
 
 
 def contrast(element: Any) -> float:
-    """The contrast of an element's colour with the nearest background behind it."""
+    """Return the contrast between an element's colour and the nearest background behind it."""
     colours = element.evaluate(
         """e => { let b = e; while (b && getComputedStyle(b).backgroundColor == 'rgba(0, 0, 0, 0)') b = b.parentElement;
         return [getComputedStyle(e).color, b ? getComputedStyle(b).backgroundColor : 'rgb(255, 255, 255)']; }"""
@@ -137,7 +139,7 @@ def luminance(colour: str) -> float:
 
 
 def hostile_study(folder: Path) -> Path:
-    """The tiny table and its runs, with texts of an author who attacks the browser."""
+    """Return the tiny table and its runs, with texts that try to inject HTML and scripts."""
     quoted = json.dumps(HOSTILE)
     text = TINY.replace('"tiny"', '"hostile"').replace('"A table of width 8"', quoted)
     text = text.replace('key = "h1"\n', f'key = "h1"\nlabel = {quoted}\nnote = {quoted}\n')

@@ -1,4 +1,4 @@
-"""Figures of the HTML page in a real browser: their width, labels, colours in the dark."""
+"""Tests of the HTML page's figures in a real browser: width, labels, and colours in dark mode."""
 
 from pathlib import Path
 from typing import Any
@@ -14,14 +14,14 @@ from .test_page import luminance
 pytestmark = pytest.mark.browser
 SMALL = {"width": 360, "height": 780}
 KEYS = [f"{group}-{number}" for group, rows in (("A", 4), ("B", 2), ("C", 11), ("D", 2)) for number in range(rows)]
-# boxes of the letters that can be seen: matplotlib writes each text as a group
+# Returns the bounding boxes of visible texts. matplotlib writes each text as an SVG group.
 TEXTS = """drawing => [...drawing.querySelectorAll('g.text')].map(e => e.getBoundingClientRect()).filter(b => b.width)
     .map(b => [b.left, b.top, b.right, b.bottom])"""
 
 
 @pytest.fixture(scope="module")
 def many(tmp_path_factory: pytest.TempPathFactory, cli: Cli) -> Path:
-    """The page of a real table of twenty rows, eleven of them in one group."""
+    """Return the page of a real table of twenty rows, eleven of them in one group."""
     home = tmp_path_factory.mktemp("many")
     (home / "many_rows.py").write_text(OWN.replace("WHERE", "nowhere"))
     rows = [f'[[variation]]\nkey = "{key}-of-twenty"\ngroup = "{key[0]}"\nset = {{size = {2 + (i + 1) / 3:.2f}}}\n'
@@ -58,7 +58,7 @@ def test_no_label_covers_another_and_none_is_cut_off(visit: Any, page: Path, man
 
 
 def overlap(one: list[float], other: list[float]) -> bool:
-    """By more than a pixel in both directions."""
+    """Return whether two boxes overlap by more than a pixel in both directions."""
     return all(min(one[i + 2], other[i + 2]) - max(one[i], other[i]) > 1 for i in (0, 1))
 
 
@@ -71,7 +71,7 @@ def test_figures_have_the_pages_width_and_legible_letters(visit: Any, many: Path
         if drawing.is_visible():
             assert drawing.bounding_box()["width"] >= min(section["width"], 640) - 1
             heights = sorted(b[3] - b[1] for b in drawing.evaluate(TEXTS))
-            assert heights[len(heights) // 2] >= 6  # of letters without their line
+            assert heights[len(heights) // 2] >= 6  # the median height of the letters, in pixels
 
 
 def test_a_figure_has_its_title_on_top_and_the_better_side_below(visit: Any, page: Path) -> None:
@@ -91,7 +91,7 @@ def test_lines_of_a_panel_have_colours_of_their_own(visit: Any, many: Path) -> N
     colours = [legend.evaluate("e => [...e.querySelectorAll('path')].map(p => getComputedStyle(p).stroke)")
                for legend in legends]  # fmt: skip
     lines = [[colour for colour in found if colour != "none"] for found in colours]
-    assert max(map(len, lines)) == 12  # eleven rows and base
+    assert max(map(len, lines)) == 12  # eleven rows of the group and base
     assert all(len(set(found)) == len(found) for found in lines)
 
 

@@ -1,4 +1,4 @@
-"""Sorting, hiding and copying of the HTML page's table in a real browser."""
+"""Tests of sorting, hiding and copying the HTML page's table in a real browser."""
 
 from pathlib import Path
 from typing import Any
@@ -25,12 +25,12 @@ def rows(cli: Cli, tiny: Path, finished: Path) -> list[dict[str, Any]]:
 
 
 def names(page: Any) -> list[str]:
-    """The rows that are seen, in their order."""
+    """Return the names of the visible rows, from top to bottom."""
     return [name.inner_text() for name in page.locator("table.data tbody th").all() if name.is_visible()]
 
 
 def pasted(page: Any) -> str:
-    """What a text field gets from the clipboard."""
+    """Paste the clipboard into a text field and return the text."""
     page.evaluate("document.body.append(Object.assign(document.createElement('textarea'), {id: 'field', value: ''}))")
     page.locator("#field").focus()
     page.keyboard.press("Control+V")
@@ -51,7 +51,7 @@ def test_a_head_sorts_up_down_and_back(visit: Any, page: Path, rows: list[dict[s
     head.locator("button").click()
     assert names(seen.page) == [row["row"] for row in rows] and head.get_attribute("aria-sort") is None
     seen.page.locator("th[data-name='train_steps'] button").focus()
-    seen.page.keyboard.press("Enter")  # by the keyboard; the blank cell of h1 is base's
+    seen.page.keyboard.press("Enter")  # sort by keyboard; h1's blank cell counts as base's value
     assert names(seen.page) == ["untrained", "base", "h1"]
     seen.shot("page-sorted")
     assert seen.requests == [page.as_uri()] and not seen.complaints
@@ -62,7 +62,7 @@ def test_a_row_without_a_value_stays_last(visit: Any, page: Path) -> None:
     change = seen.page.locator("th[data-name='PPL (dev) Δ ln'] button")
     for _ in range(2):
         change.click()
-        assert names(seen.page)[-1] == "base"  # which has no change from itself
+        assert names(seen.page)[-1] == "base"  # base has no change from base, so it comes last
 
 
 def test_columns_and_rows_can_be_hidden(visit: Any, page: Path) -> None:
@@ -75,13 +75,13 @@ def test_columns_and_rows_can_be_hidden(visit: Any, page: Path) -> None:
     top = seen.page.locator("th.span", has_text="PPL (dev)")
     places = [top.bounding_box(), *(seen.page.locator(f"th[data-name='{name}']").bounding_box()
                                     for name in ("PPL (dev)", "PPL (dev) paper"))]  # fmt: skip
-    assert places[0]["x"] <= places[1]["x"] + 1  # the head above still spans what is left
+    assert places[0]["x"] <= places[1]["x"] + 1  # the group heading still spans the remaining columns
     assert places[0]["x"] + places[0]["width"] >= places[2]["x"] + places[2]["width"] - 1
     seen.shot("page-hidden")
-    for line in seen.page.locator("table.data tbody tr").all():  # every line ends where the others do
+    for line in seen.page.locator("table.data tbody tr").all():  # all rows have the same right edge
         last = line.locator("td:visible").last.bounding_box()
         assert last["x"] + last["width"] == pytest.approx(before["x"] + before["width"], abs=1)
-    rows.locator("summary").click()  # closes the other
+    rows.locator("summary").click()  # closes the other menu
     assert not columns.locator("div").is_visible()
     rows.get_by_label("h1", exact=True).uncheck()
     assert names(seen.page) == ["base", "untrained"]
@@ -124,12 +124,12 @@ def test_copies_of_hostile_names_run_nothing(visit: Any, cli: Cli, finished: Pat
     seen = visit(out.as_uri())
     seen.page.get_by_role("button", name="Copy", exact=True).click()
     text = pasted(seen.page)
-    assert HOSTILE in text and "\t'=cmd|calc\t" in text  # no spreadsheet takes it for a formula
+    assert HOSTILE in text and "\t'=cmd|calc\t" in text  # the apostrophe keeps spreadsheets from reading a formula
     seen.page.evaluate(
         "document.body.append(Object.assign(document.createElement('div'), {id: 'doc', contentEditable: true}))"
     )
     seen.page.locator("#doc").focus()
-    seen.page.keyboard.press("Control+V")  # as a document gets it: a table
+    seen.page.keyboard.press("Control+V")  # a document gets a table
     assert seen.page.locator("#doc table").count() == 1 and HOSTILE in seen.page.locator("#doc").inner_text()
     assert seen.page.locator("img").count() == 0
     assert seen.requests == [out.as_uri()] and not seen.complaints

@@ -1,4 +1,4 @@
-"""The engine contract (experiments/jobs/engines/engine.py), for every engine."""
+"""Tests of the engine contract (experiments/jobs/engines/engine.py), for every engine."""
 
 import json
 import os
@@ -20,7 +20,7 @@ from experiments.jobs.engines.engine import Exit, Handle, Launch, child_environm
 from experiments.jobs.engines.local import LIGHT, LocalEngine
 
 SLOT = Slot("cpu:0", "cpu", threads=2)
-PATIENCE_S = 120.0  # of a cluster that shares this machine with other work
+PATIENCE_S = 120.0  # long enough for a cluster that shares this machine with other work
 
 
 def forked(_):
@@ -32,7 +32,7 @@ def spawned(_):
 
 
 def orphaned(_):
-    """The local engine after its fork server was killed, as by the out-of-memory killer."""
+    """Return the local engine after its fork server was killed, as the out-of-memory killer does."""
     engine = LocalEngine(("json",))
     os.kill(engine._server._process.pid, signal.SIGKILL)
     engine._server._process.wait()
@@ -40,7 +40,7 @@ def orphaned(_):
 
 
 def light(_):
-    """As for runs of own functions and of commands: the server has imported the child's program."""
+    """Return the local engine as configured for commands and users' functions, whose server does not import torch."""
     return LocalEngine(LIGHT)
 
 
@@ -65,7 +65,7 @@ ALL = [
 
 @pytest.fixture(params=ALL, ids=lambda make: make.__name__)
 def another(request):
-    """Makes another engine of the same kind, as of another coordinator."""
+    """Return a function that makes another engine of the same kind, as another coordinator would."""
     return lambda: request.param(request)
 
 
@@ -77,7 +77,7 @@ def engine(another):
 
 
 class Starting:
-    """Programs as children."""
+    """Helpers that start programs as children and wait for them."""
 
     def start(self, engine, tmp_path, program, *arguments):
         return engine.start(self.launch(tmp_path, program, *arguments))
@@ -96,7 +96,7 @@ class Starting:
         return found
 
     def told(self, path):
-        """A child's file, once it is complete."""
+        """Wait until a child's file ends with a newline, and return its text."""
         until = time.monotonic() + PATIENCE_S
         while not (path.exists() and path.read_text().endswith("\n")):
             assert time.monotonic() < until, "the child said nothing"
@@ -186,7 +186,7 @@ time.sleep(60)
         assert not [p for p in alive if p.status() != psutil.STATUS_ZOMBIE]
 
     def test_the_child_leads_a_group_of_its_own(self, engine, tmp_path):
-        """Ctrl-C in the terminal, which goes to the foreground group, must reach only the coordinator."""
+        """Ctrl-C in a terminal signals the foreground process group, and must reach only the coordinator."""
         program = "import os; print(os.getpgid(0) == os.getpid() == os.getsid(0))"
         assert self.ended(engine, self.start(engine, tmp_path, program)) == Exit(0)
         assert (tmp_path / "log.txt").read_text() == "True\n"
@@ -239,7 +239,7 @@ time.sleep(60)
 
 @pytest.mark.parametrize("another", LOCAL, indirect=True, ids=lambda make: make.__name__)
 class TestLocalEngine(Starting):
-    """Properties of engines whose children are processes of this machine."""
+    """Tests of engines whose children are processes of this machine."""
 
     def test_what_has_ended_is_never_signalled_though_its_id_comes_again(self, engine, tmp_path):
         handle = self.start(engine, tmp_path, "")
@@ -283,7 +283,7 @@ print(json.dumps({
 
 
 def test_a_forked_child_has_the_state_of_a_started_one(tmp_path, monkeypatch):
-    """Limits, niceness, files, signals, folder, environment: the coordinator's, whatever the server needed."""
+    """A forked child has the coordinator's limits, niceness, files, signals, folder and environment."""
     (tmp_path / "state.py").write_text(STATE)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     starting, told = Starting(), {}
@@ -298,7 +298,7 @@ def test_a_forked_child_has_the_state_of_a_started_one(tmp_path, monkeypatch):
 
 
 def test_a_child_runs_the_code_that_is_on_disk_when_it_starts(tmp_path, monkeypatch):
-    """Also where the server has imported a module of this program that was edited since."""
+    """This also holds for a module of this program that the server imported before it was edited."""
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "__init__.py").touch()
     (module := tmp_path / "model" / "edited.py").write_text("VALUE = 'as imported'\n")
@@ -316,7 +316,7 @@ def test_a_child_runs_the_code_that_is_on_disk_when_it_starts(tmp_path, monkeypa
 
 
 def test_every_engine_of_the_dictionary_loads_without_its_extra():
-    """Libraries of clusters are imported only to submit a child or to reach a cluster."""
+    """Cluster libraries are imported only to submit a child or to reach a cluster."""
     classes = {name: engine_class(name) for name in ENGINES}
     assert {name: cls.name for name, cls in classes.items()} == dict(zip(ENGINES, ENGINES, strict=True))
     assert [name for name, cls in classes.items() if not cls.outlives] == ["local"]

@@ -1,4 +1,4 @@
-"""The task contract (experiments/tasks/base.py), for every task. A new task adds a function to CASES."""
+"""Tests of the task contract (experiments/tasks/base.py), for every task. A new task adds a function to CASES."""
 
 import json
 import math
@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[2]
 
 @dataclass
 class Case:
-    """A task, a configuration that trains in a second, and the number of calls of `should_stop` that return False."""
+    """A task, settings that train within a second, and the call of `should_stop` that first returns True."""
 
     task: Task
     settings: dict[str, Any] = field(default_factory=dict)
@@ -53,7 +53,7 @@ def translation(tmp_path: Path) -> Case:
 
 def characters(tmp_path: Path) -> Case:
     made = translation(tmp_path)
-    del made.settings["data.vocab_size"]  # 37,000, which characters do not read
+    del made.settings["data.vocab_size"]  # does not apply to characters
     return Case(made.task, {**made.settings, "data.units": "char", "model.shared_vocabulary": False})
 
 
@@ -154,7 +154,7 @@ CASES: list[Any] = [
 
 
 class Bench:
-    """One case and a store; attempts as a child would make them."""
+    """One case with a store, in which attempts run as in a child."""
 
     def __init__(self, case: Case, store: Store) -> None:
         self.case, self.task, self.store = case, case.task, store
@@ -162,7 +162,7 @@ class Bench:
         self.number = 0
 
     def attempt(self, seed: int = 1, stop: bool = False, earlier: tuple[Path, ...] = ()) -> tuple[Path, dict[str, Any]]:
-        """Train in a new folder; raises the task's errors."""
+        """Train in a new folder and return it with the task's facts. The task's errors are raised."""
         self.number += 1
         folder = self.store.root / "runs" / f"attempt-{self.number}"
         folder.mkdir()
@@ -189,7 +189,7 @@ class Bench:
         return self.task.prepare(self.case.config(), self.store.root, lambda *_: None)
 
     def scores(self, weights: Path, seed: int = 1) -> dict[str, dict[str, float]]:
-        """Metrics by set; each evaluation has its own folder."""
+        """Evaluate the weights and return the metrics by set. Each evaluation has a separate folder."""
         config, found = self.case.config(seed), {}
         for spec in self.task.evaluations(config, self.store.root):
             folder = weights / "evaluations" / eval_identity("0" * 16, spec.settings, spec.inputs)
@@ -220,7 +220,7 @@ def bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.fixture(scope="class")
 def whole(bench: Bench) -> tuple[Path, dict[str, Any]]:
-    """An undisturbed training."""
+    """Return the folder and the facts of an undisturbed training."""
     return bench.attempt()
 
 
@@ -242,7 +242,7 @@ class TestTask:
     def test_every_column_has_a_set_and_a_key_of_its_own(self, bench: Bench) -> None:
         columns = bench.task.columns
         assert columns and len({column.key for column in columns}) == len(columns)
-        # the direction of an own trainer's metric is known only if its name says it
+        # the direction of a metric of a user's trainer is known only if the metric's name implies it
         directions = ("lower", "higher", *([""] if bench.task.folder else []))
         assert all(column.better in directions and column.digits >= 0 for column in columns)
 
@@ -274,7 +274,7 @@ class TestTask:
         kept = sorted(str(path) for path in before.rglob("*"))
         again, _ = bench.attempt(earlier=(before,))
         assert bench.scores(again) == bench.scores(whole[0])
-        assert sorted(str(path) for path in before.rglob("*")) == kept  # an earlier attempt is read only
+        assert sorted(str(path) for path in before.rglob("*")) == kept  # earlier attempts are not changed
 
     def test_the_seed_decides(self, bench: Bench, whole: tuple[Path, dict[str, Any]]) -> None:
         assert bench.scores(bench.attempt()[0]) == bench.scores(whole[0])

@@ -1,7 +1,7 @@
-"""For PYTHONPATH: the time of day differs by the seconds in the file $STEPPED_CLOCK, as if the clock had been set.
+"""Shift the clock of Python processes that have this folder on PYTHONPATH.
 
-`time.time` and the boot time of the machine both differ, as both move on Linux. A later change of the file is a step of
-the clock under running processes.
+The file $STEPPED_CLOCK contains the shift in seconds. The shift applies to `time.time` and to the machine's boot time,
+because both move on Linux when the clock is set. A later change of the file steps the clock of running processes.
 """
 
 import os

@@ -1,7 +1,9 @@
-"""For PYTHONPATH: writes to $TRACED which files of the product pass a value on, as arguments or as what they return.
+"""Record which files of the product handle a value, in Python processes that have this folder on PYTHONPATH.
 
-$TRACED_VALUE is JSON: {"num_heads": 3} is an entry of a mapping or an attribute, 12.5 a number. A line is "runs FILE",
-"holds FILE", or "names FILE" for a function that names the entry.
+$TRACED_VALUE is the value as JSON: {"num_heads": 3} is an entry of a mapping or an attribute, and 12.5 is a number. The
+output file $TRACED has lines of three kinds: "runs FILE" if a function of the file is called, "holds FILE" if the value
+is in a function's arguments, local variables or return value, and "names FILE" if a function's code has the entry's
+name.
 """
 
 import json
@@ -48,7 +50,7 @@ if "TRACED" in os.environ:
         _looks[code] += 1
         try:
             found = _holds(frame.f_locals if event == "call" else given)
-        except Exception:  # an object whose attributes cannot be read now
+        except Exception:  # the attributes of some objects cannot be read at this time
             return
         if found:
             _say(f"holds {file}")
