@@ -37,22 +37,22 @@ class RunningAttempt:
     number: int
     folder: Path
     slot: Slot
-    expected: tuple[str, ...]  # the parts that the attempt must make: TRAINING, eval_ids
+    expected: tuple[str, ...]  # parts (the training and evaluations) that the attempt must make: TRAINING, eval_ids
     handle: Handle | None
     tail: Tail
     progress: AttemptProgress = field(default_factory=AttemptProgress)
-    # Times are those of `time.monotonic`.
-    asked: str = ""  # "stop", "cancel" or "hung" after a request to end
+    # The times `asked_at`, `heard_at` and `began` are values of `time.monotonic`.
+    asked: str = ""  # reason ("stop", "cancel" or "hung") for which the child was asked to end; "" if it was not asked
     asked_at: float = 0.0
     heard_at: float = field(default_factory=time.monotonic)  # time when the last event was read
-    began: float = math.inf  # start; inf if it is unknown: a cluster or another coordinator started the attempt
+    began: float = math.inf  # start time; inf if a cluster or another coordinator started the attempt
 
     @property
     def leased(self) -> list[str]:
         """Names of the slots that the attempt holds.
 
-        Evaluations use one GPU. So an attempt on several GPUs of this machine holds only the first one while it does
-        not train.
+        Evaluations use one GPU. So an attempt on several GPUs of this machine holds only the first GPU once its
+        training is complete, or if it has no training.
         """
         parts = self.slot.parts
         if self.slot.count == 1 or not self.slot.device or (TRAINING in self.expected and not self.progress.parts):
@@ -63,7 +63,7 @@ class RunningAttempt:
     def lasted_s(self) -> float:
         """Seconds since the start of the attempt.
 
-        If the start is unknown, these are the seconds from the first event to the last event or heartbeat.
+        If the time of the start is unknown, return the seconds from the first event to the last event or heartbeat.
         """
         if self.began < math.inf:
             return max(time.monotonic() - self.began, self.progress.lasted_s)
@@ -102,11 +102,13 @@ def prepare_attempt(
 ) -> PreparedAttempt:
     """Write the spec for the child process, and return the attempt ready to start.
 
-    parts: what the attempt must make.
+    attempt: number and folder of the attempt.
+    parts: TRAINING and eval_ids that the attempt must make.
     """
     number, folder = attempt
     job = claimed.job
-    # A valid result that is trained again, because its checkpoints are not enough for an evaluation or a branch.
+    # `stands` is a valid result whose training is repeated, because its checkpoints are not enough for an evaluation or
+    # a branch.
     stands = store.result(job.run_id) if TRAINING in parts else None
     stands = stands if stands and stands.attempt > job.rerun_after else None
     earlier = list(_earlier(store, job, number, code_digest, stands)) if TRAINING in parts else []
@@ -133,7 +135,7 @@ def prepare_attempt(
         keeps=tuple(tuple(keep) for keep in job.keeps),
         earlier=tuple(os.path.relpath(path, store.root) for path in earlier),
         pinned=pinned,
-        # children that outlive the coordinator do not watch it
+        # A child that may outlive the coordinator does not check whether the coordinator is alive.
         coordinator=None if engine.outlives else identify(os.getpid()),
     )
     environment = {**child_environment(slot, threads), MARK: str(folder)}
@@ -154,7 +156,7 @@ def start(engine: Engine, plans: Sequence[PreparedAttempt]) -> list[RunningAttem
 
 
 def adopt(store: Store, engine: Engine, claimed: Claimed, slots: Sequence[Slot]) -> RunningAttempt:
-    """Take over an attempt that another coordinator started. Its handle is None if the child has ended.
+    """Return an attempt that another coordinator started. The attempt's handle is None if its child has ended.
 
     Raises UserError for an attempt of another engine, because this engine cannot know whether the attempt still runs
     there.
@@ -183,9 +185,10 @@ def _expected(folder: Path) -> list[str]:
 def _earlier(store: Store, job: Job, number: int, code_digest: str, stands: TrainingResult | None) -> Iterator[Path]:
     """Yield the folders with checkpoints from which this attempt may resume.
 
-    Earlier attempts of the run come first, the newest one first, and then those of shorter runs that it may continue. A
-    run never mixes old and new code: an attempt of other code is left out, and so are all attempts before it. Attempts
-    that only evaluated have no checkpoints and are left out.
+    The earlier attempts of this run come first. They are followed by the attempts of shorter runs that this run may
+    continue. For each run, the newest attempt comes first. A run never mixes old and new code: an attempt that used
+    other code is left out, and so are all attempts before it. Attempts that only evaluated are left out, because they
+    have no checkpoints.
     """
     for run_id in (job.run_id, *job.continues):
         done = max(job.rerun_after, stands.attempt if stands else 0)
@@ -206,10 +209,11 @@ def _earlier(store: Store, job: Job, number: int, code_digest: str, stands: Trai
 
 
 def with_first_code(store: Store, job: Job) -> Job:
-    """Return the job with the code tree of its first attempt, if the code of the job is a tree.
+    """Return the job with the code tree of its first attempt. Return it unchanged if its code is not a stored tree.
 
-    A resumed run uses that tree even if the code was committed or edited since. Its archive is in the store. A run does
-    not resume an attempt that failed because of its code: the next attempt uses the present tree.
+    A resumed run uses the tree of the first attempt even if the user has committed or edited the code since then. The
+    archive of this tree is in the store. Attempts up to `job.rerun_after` do not count, nor do attempts up to one that
+    failed because of its code: the next attempt after them uses the present tree.
     """
     if not job.spec.trainer.tree:
         return job
@@ -234,10 +238,11 @@ _OF_THE_CODE = (FailureClass.BUG, FailureClass.USER_ERROR, FailureClass.DIVERGED
 
 
 def _too_large_to_announce(store: Store, job: Job, number: int) -> bool:
-    """Return whether memory ran out in an attempt after the last one that announced its code.
+    """Return whether an attempt ran out of memory before its "started" event, after the last attempt with this event.
 
-    The code of such an attempt is unknown, so its checkpoints are not used, but its smaller micro-batch is. With the
-    whole batch, memory would run out in the same way each time, and the run would never fail.
+    The code of such an attempt is unknown, so its checkpoints are not used. But the next attempt uses its smaller
+    micro-batch. With the whole batch, each attempt would run out of memory in the same way, and the run would never
+    fail.
     """
     for earlier in reversed([n for n in store.attempts(job.run_id) if job.rerun_after < n < number]):
         folder = store.attempt_folder(job.run_id, earlier)
@@ -249,7 +254,7 @@ def _too_large_to_announce(store: Store, job: Job, number: int) -> bool:
 
 
 def _say_restart(store: Store, job: Job, number: int, folder: Path, why: str) -> None:
-    """Record in the events that the work of earlier attempts is not continued."""
+    """Record in the events of this attempt that it does not continue earlier attempts, if there are any."""
     begun = [n for n in store.attempts(job.run_id) if n < number and _first_event(store.attempt_folder(job.run_id, n))]
     if begun:
         events = EventWriter(folder)
@@ -258,22 +263,22 @@ def _say_restart(store: Store, job: Job, number: int, folder: Path, why: str) ->
 
 
 def _first_event(folder: Path) -> Mapping[str, Any] | None:
-    """Return the "started" event of an attempt; None if there is none. The rest of the events is not read."""
+    """Return the "started" event of an attempt; None if there is none."""
     return next((event for event in Tail(folder).read() if event["kind"] == "started"), None)
 
 
 def say_ended(live: RunningAttempt) -> None:
-    """Record the end of a child that did not record it, so that its costs are counted until now."""
+    """Write the "ended" event of a child that did not record its end, so that its costs are counted until now."""
     live.listen()
     if live.progress.started and not live.progress.said_end:
-        with contextlib.suppress(OSError):  # on a full disk, its costs are counted until its last event
+        with contextlib.suppress(OSError):  # on a full disk, the costs of the child are counted until its last event
             events = EventWriter(live.folder)
             events.emit("ended")
             events.close()
 
 
 def log_tail(store: Store, folder: Path) -> str:
-    """Return the last lines of an attempt's log, with the path of the log."""
+    """Return the path and the last lines of an attempt's log; "" if the log is empty or cannot be read."""
     try:
         with open_regular(folder / LOG) as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))  # a line may be gigabytes long

@@ -14,7 +14,7 @@ class AttemptProgress:
     step: int | None = None
     first_step: int | None = None
     saved_step: int = 0  # step of the last checkpoint
-    parts: int = 0  # trainings and evaluations completed
+    parts: int = 0  # number of completed parts (the training and evaluations)
     doing: str = "starting"
     total: int | None = None  # total number of steps, if the trainer reports it
     metrics: dict[str, float] = field(default_factory=dict)  # the trainer's name of a metric → its newest value
@@ -34,7 +34,7 @@ class AttemptProgress:
         return self.last_t - self.first_t if self.first_t is not None and self.last_t is not None else 0.0
 
     def speed(self, cost: float, total: int | None) -> float | None:
-        """Return the predicted cost completed per second of training; None while it is unknown.
+        """Return the speed of the training, as the cost of the completed steps per second; None while it is unknown.
 
         cost: predicted cost of all `total` steps.
         """

@@ -1,7 +1,7 @@
-"""Decide what the end of an attempt means for its job, with pure functions of its progress (attempt.py).
+"""Decide the state of a job after an attempt has ended. The functions are pure.
 
-`decide` returns an `Ending`. A job whose attempt did not finish is resumed from its checkpoint as long as it makes
-progress. It fails after three attempts in a row without progress (see `_mark`).
+`decide` returns an `Ending`. If an attempt was stopped or killed, the job is resumed from its checkpoint as long as
+attempts make progress. The job fails after three attempts in a row without progress (see `_mark`).
 """
 
 import re
@@ -17,8 +17,8 @@ from experiments.jobs.queue.job import Claimed, Ending, Outcome, State
 from experiments.records import TRAINING, ChildExit, FailureClass
 
 MAX_STALLS = 3
-LONG_S = 600.0  # in an attempt of this length, one new step counts as progress, because it may be an epoch
-MAX_HANGS = 2  # the job fails at this number of hangs in a row, so it is retried once
+LONG_S = 600.0  # seconds; in an attempt of at least this length, one new step is progress, because it may be an epoch
+MAX_HANGS = 2  # the job fails after this number of hangs or device failures in a row, so it is retried once
 FAILED_CODES = range(1, 128)
 
 
@@ -37,11 +37,11 @@ def decide(
 ) -> Ending:
     """Decide the state of a job whose attempt has ended and whose finished parts are in place.
 
-    missing: parts that the job still needs.
-    expected: parts that this attempt had to make; more may have been requested since.
+    missing: parts (TRAINING, eval_ids) that the job still needs.
+    expected: parts that this attempt had to make; more parts may have been requested since its start.
     code: the child's exit code (negative: a signal; None: unknown).
-    asked: "cancel", "stop" or "hung" if the coordinator ended the attempt.
-    withdrawn: why a cluster's attempt did not even begin.
+    asked: "cancel", "stop" or "hung" if the coordinator asked the attempt to end.
+    withdrawn: the reason why an attempt on a cluster did not begin; "" if it began.
     log_tail: end of the log, for messages.
     limit_gb: memory limit of the run, for messages.
     shared: whether the run had a share of a GPU.
@@ -106,9 +106,9 @@ def _lost(claimed: Claimed, outcome: Outcome, how: str, why: str, end: Callable[
 def _mark(claimed: Claimed, record: AttemptProgress) -> tuple[int, bool]:
     """Return the best progress so far, and whether this attempt has advanced it.
 
-    Progress is the number of checkpointed steps plus the parts that this attempt completed. A child that is stopped
-    saves its current step. So a single new step in a short attempt does not count. Otherwise attempts that are always
-    stopped at once would be repeated forever.
+    Progress is the step of the last checkpoint plus the number of parts that this attempt completed. A child that is
+    stopped saves a checkpoint at its current step. So a single new step in an attempt shorter than LONG_S does not
+    count. If it did, a job whose attempts are always stopped at once would be repeated forever.
     """
     reached = max(claimed.best, record.saved_step) + record.parts
     gained = reached - claimed.best
@@ -144,10 +144,11 @@ def _failed(
 
 
 def _micro_batch(claimed: Claimed, failure: Mapping[str, Any], pinned: Mapping[str, Any]) -> int | None:
-    """Return the tokens of a micro-batch when memory ran out: reported by the child, pinned, or the whole batch.
+    """Return the size (in tokens) of the micro-batch with which memory ran out; None if it is unknown.
 
+    The size is the one that the child reported. If there is none, it is the pinned size, or else the whole batch.
     Padding makes a batch at most LARGEST_UNCUT times as large. A larger micro-batch would not split any batch, so the
-    result is at most this large.
+    result is at most LARGEST_UNCUT times the size of the batch.
     """
     training = claimed.job.spec.config.get("training")
     training = training if isinstance(training, Mapping) else {}  # another task may use this name differently
@@ -161,7 +162,10 @@ _TOTAL = re.compile(r"total capacity of ([\d.]+) GiB")
 
 
 def _held_by_others(message: str) -> str:
-    """Return the GPU memory of other processes in torch's message; "" if it is unknown or a small share of the GPU."""
+    """Return how much GPU memory other processes used, according to torch's message.
+
+    Return "" if this amount is unknown or only a small share of the GPU's memory.
+    """
     total, used = _TOTAL.search(message), sum(map(float, _USED.findall(message)))
     much = total and "this process has" in message and used > OTHERS_SHARE * float(total[1])
     return f"{used:.1f} GiB" if much else ""
@@ -176,7 +180,7 @@ def _killed_by(code: int | None) -> str:
 
 
 _TAIL = re.compile(r"^The end of .+ in the store:$", re.MULTILINE)  # first line of attempt.log_tail
-_OURS = re.compile(r"\d{4}-\d\d-\d\d [\d:,]+ [A-Z]+ experiments\.")  # begin of a line that this program logged
+_OURS = re.compile(r"\d{4}-\d\d-\d\d [\d:,]+ [A-Z]+ experiments\.")  # beginning of a line that this program logged
 
 
 def printed(error: str) -> list[str]:

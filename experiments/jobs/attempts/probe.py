@@ -29,7 +29,7 @@ from experiments.store.results import RESULT_FILE, EvaluationResult, TrainingRes
 from experiments.store.spec import AttemptSpec
 
 PROBE_STEPS = 20  # the curve has points at steps 10 and 20; the first ten steps are warm-up
-LONG_S = 120.0  # time limit; slow rows are measured on the steps that they have made by then
+LONG_S = 120.0  # time limit in seconds; a slow row is measured on the steps that it has completed within this time
 
 
 class Measured(NamedTuple):
@@ -52,7 +52,10 @@ def probe(store: Store, specs: Iterable[RunSpec], slot: Slot) -> Generator[Measu
 
 
 def _refuse_others(slot: Slot) -> None:
-    """Raise UserError if other programs use a GPU that the user has not named: they would distort the measurement."""
+    """Raise UserError if other programs use the GPU, because they would distort the measurement.
+
+    A GPU that the user has named in --devices is measured in any case.
+    """
     for name, why in GpuOccupancy().left_alone([slot], (), wait_s=SMI_S + 1).items():
         raise UserError(
             f"{name} is not measured, because others may use it ({why}). Wait for them, or name a free GPU, such as "
@@ -142,7 +145,10 @@ def kept(store: Store) -> list[ProbePoint]:
 
 
 def keep(store: Store, points: Iterable[ProbePoint]) -> None:
-    """Add a probe's measurements. They replace those of the same model and device."""
+    """Add a probe's measurements to the store.
+
+    They replace earlier measurements with the same cost, kind of device, number of threads and precision.
+    """
     new = {(p.kind, p.threads, p.precision, p.cost): p for p in [*kept(store), *points]}
     write_json(store.root / CALIBRATION_FILE, {"steps": [asdict(point) for point in new.values()]})
 
@@ -150,8 +156,10 @@ def keep(store: Store, points: Iterable[ProbePoint]) -> None:
 class Speed:
     """Seconds per step on one kind of device in one precision, as a function of the step's cost.
 
-    An instance without measurements is false. precision: "auto" stands for bf16 if bf16 was measured, and otherwise for
-    fp32. It is the precision of a device whose support for bf16 was not checked.
+    An instance without measurements is false.
+
+    precision: "auto" means bf16 if bf16 was measured, and otherwise fp32. Callers pass "auto" if they do not know
+        whether the device supports bf16.
     """
 
     def __init__(self, points: Iterable[ProbePoint], kind: str, threads: int, precision: str = "") -> None:
@@ -165,13 +173,16 @@ class Speed:
         return bool(self._points)
 
     def seconds(self, cost: float) -> float:
-        """Return the seconds of one step, measured for a model of that cost if possible, and otherwise from the fit."""
+        """Return the seconds of one step.
+
+        Return the median of the measurements of models with this cost. If there are none, return the fitted value.
+        """
         same = [seconds for known, seconds in self._points if abs(known - cost) <= SAME * cost]
         return statistics.median(same) if same else self._fixed + self._per_operation * cost
 
 
 def _fit(points: list[tuple[float, float]]) -> tuple[float, float]:
-    """Return (a, b) of seconds = a + b·cost, both nonnegative, fitted by least squares of relative errors."""
+    """Return nonnegative a and b of seconds = a + b·cost, fitted by least squares of the relative errors."""
     costs, seconds = np.array(points).T
     u, v = 1 / seconds, costs / seconds  # a·u + b·v = 1
     (a, b), _, rank, _ = np.linalg.lstsq(np.stack([u, v / v.max()], axis=1), np.ones(len(u)))

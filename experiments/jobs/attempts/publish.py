@@ -1,8 +1,8 @@
 """Move results from an attempt's folder to the run's folder. Only this module makes a result valid.
 
 A child writes into its attempt's folder. Complete parts (`result.json`, or an evaluation's folder with a `result.json`)
-are moved by renaming. Every step can be repeated. If a coordinator dies in between, the next one completes the move. A
-file with damaged JSON counts as not written.
+are moved by hard links and renaming. Every step can be repeated. If a coordinator dies during a move, the next
+coordinator completes it. A file with damaged JSON counts as not written.
 """
 
 from pathlib import Path
@@ -27,10 +27,10 @@ class PublishedRun(NamedTuple):
 
 
 def publish(store: Store, run_id: str, attempt: int, rerun_after: int = 0) -> PublishedRun:
-    """Move the completed parts of attempt `attempt` into place. A result of a later attempt stays.
+    """Move the completed parts of attempt `attempt` into place. If a later attempt has a valid result, it stays valid.
 
-    Evaluations of an earlier result stay valid if the weights are bit-identical. Results of attempts up to
-    `rerun_after` are stale, and so are their evaluations.
+    If the new result replaces an earlier result with bit-identical weights, the earlier evaluations stay valid. Results
+    of attempts up to `rerun_after` are stale, and so are their evaluations.
     """
     folder = store.attempt_folder(run_id, attempt)
     trained, result = _whole(TrainingResult, folder), store.result(run_id)
@@ -55,7 +55,7 @@ def publish(store: Store, run_id: str, attempt: int, rerun_after: int = 0) -> Pu
 def _same_weights(store: Store, run_id: str, one: int, other: int) -> bool:
     """Return whether two attempts recorded equal hashes of their weights.
 
-    Without hashes the weights count as different.
+    Return False if the hashes of an attempt are missing.
     """
     finals = (store.attempt_folder(run_id, attempt) / "final" / "meta.json" for attempt in (one, other))
     try:
@@ -66,9 +66,10 @@ def _same_weights(store: Store, run_id: str, one: int, other: int) -> bool:
 
 
 def _put(made: Path, place: Path, result: TrainingResult) -> None:
-    """Hard-link the child's file into place. Its content is already on the disk, so no fsync is needed.
+    """Hard-link the child's file into place. The content of the file is already on the disk, so no fsync is needed.
 
-    A power cut may lose the link. `leftover` restores it. On a disk without hard links, the file is written again.
+    A power cut may lose the link; `leftover` restores it later. If the disk does not support hard links, the file is
+    written again.
     """
     temporary = place.with_name(f".{place.name}.link")
     temporary.unlink(missing_ok=True)
@@ -102,11 +103,11 @@ def _take_evaluation(store: Store, run_id: str, attempt: int, eval_id: str, weig
 def _demote(store: Store, run_id: str, eval_id: str) -> EvaluationSpec | None:
     """Move an evaluation back to its attempt's folder, which no table reads, and return its spec.
 
-    The result is None if the record does not describe the evaluation.
+    Return None if the evaluation has no readable record, or if its record does not contain the spec.
     """
     made = _whole(EvaluationResult, store.evaluation_folder(run_id, eval_id))
     if made is None:
-        return None  # the first new evaluation replaces it
+        return None  # the evaluation stays in place until a new evaluation replaces it
     home = store.attempt_folder(run_id, made.attempt) / "evaluations"
     home.mkdir(parents=True, exist_ok=True)
     if (home / eval_id).exists():
@@ -136,7 +137,8 @@ def missing(store: Store, job: Job) -> list[str]:
 def leftover(store: Store, job: Job) -> PublishedRun:
     """Publish the newest earlier attempt that finished training, whatever code it used.
 
-    So no training is lost with a lost queue. Attempts up to `job.rerun_after` are stale and are skipped.
+    So no finished training is lost if the queue is lost. Attempts up to `job.rerun_after` are stale and are skipped. If
+    there is no such attempt, nothing is published and the result is empty.
     """
     for attempt in reversed(store.attempts(job.run_id)):
         trained = _whole(TrainingResult, store.attempt_folder(job.run_id, attempt))

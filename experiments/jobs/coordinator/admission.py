@@ -1,12 +1,12 @@
 """Admit runs to main memory, based on each run's prediction and on the free memory.
 
-Slots share memory with each other and with all other programs, so their equal shares (Slot.room_gb) describe only an
-idle machine. A run starts if its prediction fits into the free memory minus the predicted growth of running runs.
-GB are 1e9 bytes.
+All slots and all other programs of a machine share its memory. So the equal share of each slot (Slot.room_gb) is
+correct only on an idle machine. A run starts if its predicted memory is at most the free memory minus the memory by
+which running runs are predicted to grow. 1 GB is 1e9 bytes.
 
- - A run that will fit after runs of this coordinator end waits for them, and so do the runs after it. Otherwise
-   smaller runs could delay it forever.
- - A run that waits for memory of other programs lets smaller runs pass.
+ - If a run will fit as soon as runs of this coordinator end, it waits for their end. The runs after it in the order
+   wait too, because smaller runs could delay it forever.
+ - If a run waits for memory that other programs use, smaller runs after it may start.
  - If no run of this coordinator is active, a prediction may exceed the free memory by the factor TOLERANCE. A run
    whose prediction exceeds TOLERANCE times all memory is refused, because waiting would not help.
 """
@@ -67,7 +67,7 @@ class Admission:
         grown = (_at_most(live.claimed.job.memory_gb, live.slot) for live in running)
         growth = sum(max(0.0, predicted - now) for predicted, now in zip(grown, held, strict=True))
         found, free, total, ours = Admitted(), self._free_gb() - growth, self._total_gb(), sum(held) + growth
-        queueing = False  # whether a run waits for running runs to end; then no other run may pass it
+        queueing = False  # whether a run waits for the end of running runs; if so, no later run may start before it
         for job, slot in pairs:
             need = _needs_gb(job, slot)
             least = need / TOLERANCE
@@ -106,7 +106,10 @@ def _resident_bytes(process: psutil.Process) -> int:
 
 
 def _needs_gb(job: Waiting, slot: Slot) -> float:
-    """Return the predicted GB of main memory on this machine; 0 if unknown, or if a cluster runs the job."""
+    """Return the predicted GB of this machine's main memory for a job.
+
+    Return 0 if the prediction is unknown, if the slot is a GPU, or if a cluster runs the job.
+    """
     return _at_most(job.memory_gb, slot) if slot.kind == "cpu" and slot.room_gb is not None else 0.0
 
 

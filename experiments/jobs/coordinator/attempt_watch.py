@@ -8,8 +8,8 @@ from experiments.jobs.attempts.attempt import RunningAttempt
 from experiments.jobs.engines.engine import Engine, Exit
 
 READ_S = 0.2  # interval between two readings of the events
-GRACE_S = 600.0  # time between the request to stop and the kill
-HUNG_GRACE_S = 20.0  # time between the request and the kill for a child that seems to hang
+GRACE_S = 600.0  # seconds from the request to stop until the child is killed
+HUNG_GRACE_S = 20.0  # seconds from the request to stop until a child that seems to hang is killed
 HANG_S = 1800.0  # a child without an event for this time counts as hanging
 StopReason = Literal["stop", "cancel", "hung"]
 
@@ -32,7 +32,7 @@ class AttemptWatch:
                 self._engine.terminate(live.handle)
 
     def ended(self) -> Iterator[tuple[RunningAttempt, Exit]]:
-        """Yield the attempts that have ended. Also read the events of all attempts and enforce the time limits."""
+        """Yield each attempt that has ended, with its exit. Also read new events and enforce the time limits."""
         now = time.monotonic()
         read = now - self._read_at >= READ_S
         if read:
@@ -46,7 +46,7 @@ class AttemptWatch:
                 yield live, ended
 
     def _enforce_limits(self, live: RunningAttempt, now: float) -> None:
-        """Ask a child that hangs to stop. Kill a child that was asked to stop too long ago."""
+        """Ask a child that hangs to stop. Kill a child that has not ended within the grace time after a request."""
         if live.handle is None:
             return
         if not live.progress.started:  # on a cluster, an attempt may wait for days

@@ -1,8 +1,8 @@
-"""Write the tracking store in a background thread, which takes the latest state of each run.
+"""Write the latest state of each run to the tracking store, in a background thread.
 
-Importing MLflow takes more than a second, and each of its calls takes some milliseconds. Neither delays the
-coordinator. An error here never loses a run: it is logged once, and the run continues. The missing data is written by
-the next sync, by the next coordinator, or by `ablations ui --rebuild`.
+Importing MLflow takes more than a second, and each of its calls takes some milliseconds. In a thread, they do not delay
+the coordinator. An error of the tracking store never stops a run: the error is logged once, and the run continues. The
+missing data is written by the next sync, by the next coordinator, or by `ablations ui --rebuild`.
 """
 
 import contextlib
@@ -18,9 +18,9 @@ from experiments.errors import UserError
 from experiments.records import RUNNING
 from experiments.store.tracked_run import TrackedRun
 
-INTERVAL_S = 10.0  # time between two writes
-PATIENCE_S = 120.0  # at the end: limit of the wait for another process that has locked the database
-AGAIN_S = 1.0  # time between two tries while the database is locked
+INTERVAL_S = 10.0  # seconds between two writes
+PATIENCE_S = 120.0  # longest time in seconds that the thread waits at its end for a locked database
+AGAIN_S = 1.0  # seconds between two tries while the database is locked
 JOIN_S = 0.2  # interval in which `close` calls `hurry`
 log = logging.getLogger(__name__)
 
@@ -43,7 +43,8 @@ class Background:
     ) -> None:
         """Set the writer and its times.
 
-        name, rebuild: for messages, the name of the tracking store and the command that writes it again.
+        name: name of the tracking store, for messages.
+        rebuild: command that writes the tracking store again, for messages.
         """
         self._name, self._rebuild = name, rebuild
         self._make_writer, self._interval_s, self._patience_s = make_writer, interval_s, patience_s
@@ -75,8 +76,8 @@ class Background:
     def close(self, timeout_s: float | None = None, hurry: Callable[[], bool] = lambda: True) -> None:
         """Write all remaining data, and end the thread.
 
-        Waits without limit until `hurry` returns true, and then for at most `timeout_s`. After that, the thread begins
-        no other run, and the missing runs are logged.
+        Wait without limit until `hurry` returns true, and then for at most `timeout_s` (None: without limit). After
+        this time, the thread begins to write no other run, and a warning is logged.
         """
         if not self._thread.is_alive():
             return
@@ -109,7 +110,10 @@ class Background:
         self._wait_for_lock(writer)
 
     def _wait_for_lock(self, writer: Writer | None) -> None:
-        """Repeat the last try for a while if the database is locked. Log which runs are still missing."""
+        """Repeat the last try for at most `patience_s` if the database is locked.
+
+        Log how many runs are still missing after that.
+        """
         left = {run_id: run for run_id, run in self._runs.items() if run_id not in self._written}
         if left and self._locked:
             log.warning(
@@ -146,7 +150,10 @@ class Background:
         return writer
 
     def _collect(self, due: float) -> bool:
-        """Wait for changed runs until `due`, and take all of them. Return whether the thread is to end."""
+        """Wait for changed runs, and take all of them. Return whether the thread must end.
+
+        Wait until `due` if runs are not completely written, otherwise without limit.
+        """
         wait = max(0.0, due - time.monotonic()) if self._runs else None
         with contextlib.suppress(queue.Empty):
             news = self._news.get(timeout=wait)

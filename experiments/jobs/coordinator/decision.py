@@ -1,4 +1,4 @@
-"""Decide how many runs share each GPU of `--devices auto`, and give the reason: a pure function."""
+"""A pure function that decides how many runs share each GPU of `--devices auto`, and gives the reason."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -11,7 +11,10 @@ from experiments.messages import number
 
 
 class Decision(NamedTuple):
-    """The number of runs that a GPU gets at once, and why not more. slots: the slots of the runs that start now."""
+    """The number of runs that a GPU gets at once, and the reason why it does not get more.
+
+    slots: the slots of the runs that start now.
+    """
 
     at_once: int
     why: str
@@ -28,9 +31,9 @@ def decide(
 ) -> dict[str, Decision]:
     """Return the decision for each GPU of `auto` among `slots`, by the GPU's name. waiting: all jobs that wait.
 
-    cards: GPUs whose runs or levels are known; all others are empty and unmeasured.
-    left_alone: GPU name → reason why it is not used.
-    mps: NVIDIA's MPS daemon runs and serves the runs of a shared GPU.
+    cards: GPUs that have runs, or whose throughput was measured; every other GPU counts as empty and unmeasured.
+    left_alone: name of a GPU → reason why this GPU is not used.
+    mps: whether NVIDIA's MPS daemon is active and serves the runs of a shared GPU.
     """
     left_alone, waiting = left_alone or {}, list(waiting)
     usable = [slot for slot in slots if slot.name not in left_alone]
@@ -53,7 +56,11 @@ def decide(
 def _decision(
     slot: Slot, card: Card | None, mine: Sequence[tuple[Waiting, Slot]], left: Sequence[Waiting], mps: bool
 ) -> Decision:
-    """Return the decision for one GPU. mine: the jobs placed on it, with their slots. left: jobs without a slot."""
+    """Return the decision for one GPU.
+
+    mine: the jobs that were placed on this GPU, with their slots.
+    left: the jobs that have no slot.
+    """
     slots = tuple(lease for _, lease in mine)
     if not mine and (card is None or not card.shares):
         return Decision(0, "no run waits for this GPU")

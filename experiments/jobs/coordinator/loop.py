@@ -28,15 +28,15 @@ POLL_S = 0.05  # longest wait for the end of a child in one round of the loop
 IDLE_S = 0.2  # longest wait for requests in one round without children
 log = logging.getLogger(__name__)
 # The condition under which the loop ends.
-#   "empty"      The queue is empty.
-#   "stopped"    None: the loop ends only on request.
+#   "empty"      No job waits or runs.
+#   "stopped"    The loop ends only on request, for example after a signal or `ablations work --drain`.
 #   "submitted"  All jobs that can be submitted to the cluster are submitted.
-#   "settled"    Ended attempts are collected. No attempt is started.
+#   "settled"    The loop ends at once: it collects the attempts that have ended, and starts no attempt.
 Until = Literal["empty", "stopped", "submitted", "settled"]
 
 
 class Coordinator:
-    """The loop that `work` (work.py) runs. `work` makes its components and documents its arguments."""
+    """The loop that `work` (work.py) runs. The docstring of `work` explains `hang_s` and `refill`."""
 
     def __init__(
         self, placement: Placement, interrupts: Interrupts, hang_s: float, refill: Callable[[], None] | None
@@ -59,7 +59,7 @@ class Coordinator:
         only: run_ids to work on. Other runs that wait at the beginning are left for the next coordinator.
         """
         try:
-            for name in ("drain", "devices", SHARING):  # remove notes for or by an earlier coordinator
+            for name in ("drain", "devices", SHARING):  # remove the notes that an earlier coordinator wrote or received
                 self._queue.note(name)
             self._queue.release_held()
             if only is not None:
@@ -107,7 +107,7 @@ class Coordinator:
         return until == "empty" and not preparing and not self._queue.waiting(1)
 
     def _refill_queue(self) -> None:
-        """Call `refill` after a job has ended, so that it can queue more jobs."""
+        """Call `refill` at the beginning and after each ended job, so that `refill` can queue more jobs."""
         summary = self._reporter.summary
         ended = summary.finished + summary.failed + summary.cancelled
         if self._refill is not None and ended != self._refilled_at and not self._ending_soon:
@@ -115,9 +115,9 @@ class Coordinator:
             self._refill()
 
     def _take_requests(self) -> None:
-        """Ask the children of cancelled runs to stop.
+        """Read new requests from the queue and the budget, and ask the children of cancelled runs to stop.
 
-        After a signal, on a full disk or over budget, all children are asked to stop.
+        After a signal, if the disk is full, or if the budget is used up, ask all children to stop.
         """
         version = self._queue.data_version()
         if version != self._seen_version:
@@ -148,11 +148,12 @@ class Coordinator:
     def _finish(self, live: RunningAttempt, ended: Exit) -> None:
         """Move the completed parts of an attempt into place, decide about its job, and record the decision."""
         if not self._engine.outlives:
-            if live.handle is not None:  # without a handle, it may have ended long ago
+            if live.handle is not None:  # without a handle, the attempt may have ended long ago
                 attempts.say_ended(live)
             if left := end_marked(live.folder):
                 log.warning("%s attempt %d left processes behind, now ended: %s", live.run_id, live.number, left)
-        content = content_of(live.folder)  # computed before the events are read, so that later events change it
+        # computed before the events are read, so that the value differs if further events are written later
+        content = content_of(live.folder)
         live.listen()
         claimed = self._present_job(live)
         try:
@@ -189,7 +190,7 @@ class Coordinator:
         )
 
     def _learn(self, live: RunningAttempt, claimed: Claimed, ending: Ending) -> None:
-        """Apply what an ended attempt shows for other runs: memory, failed devices, disk space, repeated failures."""
+        """Use the facts of an ended attempt for other runs: memory, failed device, full disk, repeated failure."""
         failure = live.progress.failure
         if ending.state is State.FINISHED:
             self._placement.learn_memory(live)
@@ -201,16 +202,20 @@ class Coordinator:
             self._placement.quarantine(live.slot, str((failure or {}).get("message", "")))
 
     def _present_job(self, live: RunningAttempt) -> Claimed:
-        """Return the present version of the job. More may have been requested since the job was claimed."""
+        """Return the present version of the job, which may need more evaluations than when it was claimed.
+
+        If the entry of the queue is damaged, return the version that was claimed.
+        """
         try:
             return self._queue.job(live.run_id)
         except Damaged:
             return live.claimed
 
     def _recover(self) -> None:
-        """Take over from an earlier coordinator: finish ended attempts, stop orphaned children, queue their jobs again.
+        """Take over the running attempts of an earlier coordinator.
 
-        Running attempts on a cluster continue, because they do not depend on a coordinator.
+        Decide about the jobs whose attempts have ended, and ask orphaned children to stop. On a cluster, attempts
+        continue, because they do not depend on a coordinator.
         """
         for run_id in self._queue.in_state(State.RUNNING):
             claimed = self._placement.job(run_id)
@@ -220,7 +225,8 @@ class Coordinator:
             self._watch.live[run_id] = live
             live.listen()
             if live.handle is None:
-                live.asked = "" if self._engine.outlives else "stop"  # ending with its coordinator is no failure
+                # a child on this machine ends with its coordinator; this end is not counted as a failure
+                live.asked = "" if self._engine.outlives else "stop"
                 self._finish(live, Exit(None))
             elif not self._engine.outlives:
                 self._watch.request_stop([live], "stop")
@@ -229,7 +235,7 @@ class Coordinator:
         self._reporter.catch_up()
 
     def _settle_account(self) -> None:
-        """End the attempts that are open in the account but do not run, because the queue was removed."""
+        """End the attempts that are open in the account but do not run, for example after the queue was removed."""
         account = self._placement.account
         running = {(live.run_id, live.number) for live in self._watch.live.values()}
         for run_id, number in account.open.keys() - running:

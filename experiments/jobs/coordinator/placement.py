@@ -1,4 +1,4 @@
-"""Place waiting jobs: from the queue to started children."""
+"""Choose waiting jobs from the queue and start their attempts on free slots."""
 
 import errno
 import logging
@@ -37,7 +37,10 @@ WHOLE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
 def ending_of_error(error: Exception, run_id: str) -> Ending:
-    """Return the ending of a run whose files cannot be used. Raise the error again if it concerns the whole disk."""
+    """Return the ending of a job after an error (UserError, or files of the run that cannot be used).
+
+    Raise the error again if it concerns the whole disk.
+    """
     if isinstance(error, DiskFull) or (isinstance(error, OSError) and error.errno in WHOLE_DISK):
         raise error
     if isinstance(error, UserError):
@@ -57,7 +60,7 @@ LOOKAHEAD = 64  # one placement examines this many jobs more than there are free
 class Placement:
     """Starts waiting jobs on free slots.
 
-    `place` does nothing unless `look` is set. Set it whenever a job, a slot or a corpus changes.
+    `place` starts no job unless `look` is set. Set `look` whenever a job, a slot or a corpus changes.
     """
 
     def __init__(
@@ -79,7 +82,7 @@ class Placement:
         self._memory = Admission()
         self._leased: set[str] = set()
         self._alone: dict[str, str] = {}  # slot → why it is not used now
-        self._failed: dict[str, str] = {}  # GPU → why no run is started on it any more
+        self._failed: dict[str, str] = {}  # failed GPU → its failure; no run is started on it any more
         self._gpus = SharedGpus(slots)
         self._noted = ""  # text for `status`: how many runs the GPUs of `auto` have
         self.look = True
@@ -95,13 +98,13 @@ class Placement:
         lives: the running attempts.
         """
         leased = {name for live in lives for name in live.leased}
-        # a GPU of which a run has a share is not empty
+        # a GPU is not empty if a run has a share of it
         leased |= {name.partition("/")[0] for name in leased if name.startswith("cuda:")}
         self._measure(lives)
         self._elapsed = {(live.run_id, live.number): live.lasted_s for live in lives}
         if (self._alone and self._gpu_occupancy.due) or self._memory.due:
             self.look = True
-        self.look |= not leased >= self._leased  # GPUs that a run no longer needs
+        self.look |= not leased >= self._leased  # true if a run no longer holds one of its GPUs
         self._leased = leased
         if not self.slots and not lives:
             failed = "; ".join(f"{unit} {why}" for unit, why in self._failed.items())
@@ -128,7 +131,7 @@ class Placement:
         return self._start([plan for job, slot in found.pairs if (plan := self._begin(job, slot))])
 
     def collect(self) -> None:
-        """Take the outcome of an ended preparation. If it failed, fail the jobs that need it."""
+        """Take the outcome of an ended preparation. If the preparation failed, mark the jobs that need it as failed."""
         done = self.preparation.collect()
         if done is None:
             return
@@ -142,8 +145,8 @@ class Placement:
     def quarantine(self, slot: Slot, why: str) -> None:
         """Stop using a GPU that failed.
 
-        A cluster chooses its GPUs itself, so nothing is done there. Nothing is done for a run on several GPUs either,
-        because it is unknown which of them failed.
+        Do nothing on a cluster, because it chooses the GPUs itself. Do nothing for a run on several GPUs either,
+        because it is unknown which GPU failed.
         """
         if slot.kind == "cuda" and slot.device and slot.count == 1:
             self.slots = [other for other in self.slots if other.unit != slot.unit]
@@ -151,9 +154,9 @@ class Placement:
             self._note_devices()
 
     def learn_memory(self, live: RunningAttempt) -> None:
-        """Record the peak memory of a finished run whose memory was unknown.
+        """Record the peak GPU memory of a finished run if its memory was unknown and was measured.
 
-        From then on, such runs may share a GPU.
+        Jobs like this one may share a GPU from then on.
         """
         if (gb := self._gpus.peak_gb(live)) is not None:
             self.queue.learn_gpu_memory(live.claimed.job, gb)
@@ -187,9 +190,9 @@ class Placement:
         return False
 
     def _allowed(self, claimed: Claimed) -> bool:
-        """Return whether this user has queued or trusted the code of the job.
+        """Return whether the job may start: this user has queued it or trusts its code, or it executes no user's code.
 
-        If not, the job is held with the reason.
+        If it may not start, hold the job and record the reason.
         """
         if claimed.signed or not trust.executes(claimed.job):
             return True
@@ -198,7 +201,7 @@ class Placement:
         return False
 
     def _begin(self, waiting: Waiting, slot: Slot) -> PreparedAttempt | None:
-        """Claim a job and prepare its attempt; None if there is nothing to start."""
+        """Claim a job and prepare its attempt. Return None if the job cannot start, must wait, or needs no attempt."""
         run_id, claimed = waiting.run_id, self.job(waiting.run_id)
         if claimed is None or not self._allowed(claimed):
             return None
@@ -261,8 +264,9 @@ class Placement:
     def _parts(self, job: Job, code: str) -> list[str]:
         """Return the parts that an attempt must make.
 
-        They include the training if the existing weights or checkpoints are not enough for an evaluation or a branch.
-        An ensemble has no weights. Its evaluations are checked on its members (`job.read_by`).
+        The parts include the training if the existing weights or checkpoints are not enough for an evaluation or a
+        branch. An ensemble has no weights, so the job of each member checks whether the member's weights are enough for
+        the ensemble's evaluations (`job.read_by`).
         """
         parts, weights = missing(self.store, job), self.store.weights_folder(job.run_id)
         if self._task_of is None or weights is None or TRAINING in parts or job.spec.members:
@@ -282,7 +286,11 @@ class Placement:
         return lives
 
     def _code_digest(self, job: Job) -> str:
-        """Return a digest of the code that would train the job now. It may change while this process runs."""
+        """Return a digest of the code that would train the job now.
+
+        Return "" if this process compares no code. The digest may change while this process runs, because the user may
+        edit files.
+        """
         if self._task_of is None:
             return ""
         return self._task_of(job.spec).training_code(self.store.root)
@@ -297,7 +305,7 @@ class Placement:
             self.look = True
 
     def job(self, run_id: str) -> Claimed | None:
-        """Return a job in full; None if its queue entry is damaged. Only the job with the damaged entry fails."""
+        """Return the job of a run. If its queue entry is damaged, mark this job as failed and return None."""
         try:
             return self.queue.job(run_id)
         except Damaged as damage:
@@ -308,10 +316,10 @@ class Placement:
 
 
 def no_parent_run(store: Store, queue: WorkQueue, job: Job, code: str) -> str:
-    """Return the reason why a branch waits although its parent run has ended; "" if it can begin, and for other runs.
+    """Return the reason why a branch cannot begin: its parent run has no checkpoint of the step.
 
-    If the parent run failed after the step, the branch can begin. The checkpoint of the step is the same as that of a
-    parent run without failure.
+    Return "" if the branch can begin or has begun, and for a run that is no branch. If the parent run failed after the
+    step, the branch can begin, because a later failure does not change the checkpoint of the step.
     """
     parent_run = job.spec.parent_run
     if parent_run is None or checkpoint_of(store, parent_run, code) is not None or _begun(store, job.run_id):

@@ -23,7 +23,8 @@ TaskOf = Callable[[RunSpec], Task]  # experiments/tasks/load.py; raises UserErro
 class Preparation:
     """Runs `task.prepare` in a thread. `collect` returns the outcome.
 
-    It is a daemon thread. An ending coordinator does not wait for it, and `prepare` may be interrupted at any point.
+    The thread is a daemon. When the coordinator ends, it does not wait for the thread. So `prepare` may be interrupted
+    at any point.
     """
 
     def __init__(self, task_of: TaskOf | None, store: Path) -> None:
@@ -39,7 +40,10 @@ class Preparation:
         return self._task_of is None or inputs_key in self._ready
 
     def start(self, job: Job) -> bool:
-        """Start preparing the inputs of `job`. Return False while another preparation runs."""
+        """Start preparing the inputs of `job`, and return True.
+
+        Return False, without a start, while another preparation runs or if this process prepares nothing.
+        """
         if self.current or self._task_of is None:
             return False
         self.current, self.doing = job.inputs_key, "preparing the corpus"

@@ -1,4 +1,4 @@
-"""Hold the other runs of a table when different rows of it fail in the same way: they would fail one by one."""
+"""Hold the waiting runs of a table when two of its rows fail in the same way, because the others would fail too."""
 
 import re
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from experiments.jobs.queue.work_queue import WorkQueue
 
 # Failures that may concern all rows. A failure caused by the settings of one row, such as divergence, does not.
 CONCERNS_ALL = (Outcome.BUG, Outcome.USER_ERROR)
-LAST_LINES = 3  # number of last log lines that are compared, because they tell why the run failed
+LAST_LINES = 3  # number of log lines that are compared; the last lines usually contain the reason of the failure
 NAMED_ROWS = 3  # number of rows that a message names
 _NUMBER = re.compile(r"\d+(?:[.,]\d+)*(?:[eE][-+]?\d+)?")
 _FRAME = re.compile(r'^ *File "(.+)", line (\d+), in (.+)$', re.MULTILINE)
@@ -45,8 +45,8 @@ class RepeatedFailures:
 def traceback_in_short(failure: Mapping[str, Any]) -> str:
     """Return the exception's type and the frames that lead to it; "" without a traceback.
 
-    Failures with equal results have the same cause. The exception's message is left out, because it may contain a size
-    or a file of the row.
+    If this function returns equal texts for two failures, they count as the same failure. The exception's message is
+    left out, because it may contain a value that differs from row to row, such as a size or a file name.
     """
     text = str(failure.get("traceback") or "")
     frames = [f"{file}:{line} ({name})" for file, line, name in _FRAME.findall(text)]
@@ -58,10 +58,10 @@ def traceback_in_short(failure: Mapping[str, Any]) -> str:
 
 
 def lines_in_short(error: str) -> str:
-    """Return the last lines of a run's log without numbers, which may come from the row's settings.
+    """Return the last lines of a run's log, with "#" for each number, because numbers may depend on the row's settings.
 
     The lines are sorted, because the two output streams of a command may be read in any order. For a run that printed
-    nothing, return how it ended, without its command.
+    nothing, return the beginning of the error up to its first colon.
     """
     printed = outcomes.printed(error)
     if not printed:
@@ -70,7 +70,11 @@ def lines_in_short(error: str) -> str:
 
 
 def _why_held(rows: list[str], study: str, kind: str, cause: str) -> str:
-    """Return the reason that a held job shows. kind: "traceback" or "last lines". cause: short form of that text."""
+    """Return the reason that a held job shows.
+
+    kind: "traceback" or "last lines".
+    cause: the short form of the traceback or of the last lines.
+    """
     names = ", ".join(rows[:NAMED_ROWS])
     if len(rows) > NAMED_ROWS:
         names += f" and {len(rows) - NAMED_ROWS} more"

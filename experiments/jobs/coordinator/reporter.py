@@ -27,7 +27,7 @@ STATUS = {
 
 @dataclass
 class Summary:
-    """Counts of a coordinator's work. interrupted: the signal that ended the work, 0 for none."""
+    """Numbers of runs that a coordinator has finished. interrupted: the signal that ended the work; 0 if none did."""
 
     finished: int = 0
     failed: int = 0
@@ -86,7 +86,7 @@ class Reporter:
         if self._tracker is not None:
             for state in (State.FINISHED, State.FAILED, State.CANCELLED):
                 for run_id, error in self._queue.untracked(state):
-                    with contextlib.suppress(Damaged):  # for a damaged entry, only the run's folder has the facts
+                    with contextlib.suppress(Damaged):  # if the queue's entry is damaged, the run is not reported
                         self.track(self._queue.job(run_id), state, error)
 
     def show(

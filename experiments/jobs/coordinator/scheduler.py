@@ -1,9 +1,9 @@
 """Assign waiting jobs to free slots.
 
 The functions are pure, so that tests and simulations can use them. Usually a job takes one slot. There are three
-exceptions: a job that needs more memory than one slot has takes several slots of a device; a job that ran out of memory
-next to other runs takes all slots of a device; a job that several devices train together takes these devices. Small
-jobs share a GPU of `auto` (sharing.py).
+exceptions. If a job needs more memory than one slot has, it takes several slots of a device. If a job ran out of memory
+next to other runs, it takes all slots of a device. If several devices train a job together, it takes these devices.
+Small jobs share a GPU of `auto` (sharing.py).
 """
 
 import math
@@ -33,15 +33,16 @@ def place(
     cards: GPUs that runs share or may share. A GPU without runs is also among the free slots. A job that cannot share
         it takes the whole GPU.
 
-    Jobs are placed by priority (highest first), then by `turn`, then by predicted cost (largest first). Ties keep the
-    order of `waiting`. `turn` puts the first seed of every row first, so that a table has all of its rows early. Base
-    and the rows with large published changes come first. A job that costs at least a slot's share of all waiting jobs
-    is placed as if it had turn 0. So the makespan is at most max(longest job, total / slots) plus one job.
+    Jobs are placed by priority (highest first), then by `turn` (lowest first), then by predicted cost (largest first).
+    Ties keep the order of `waiting`. `turn` puts the first seed of every row first, so that a table has all of its rows
+    early. Among these, base and the rows with large published changes come first. The average cost of a slot is the
+    total cost of the waiting jobs divided by the number of slots. A job that costs at least this average is placed as
+    if it had turn 0. So the time until all jobs are done is at most max(longest job, total / slots) plus one job.
 
-    A run that started on one kind of device stays on that kind if the coordinator has a slot of it. A job that needs
-    several slots reserves free slots until it has enough. Otherwise smaller jobs after it could delay it forever. For
-    the same reason, a shared GPU takes no other run while an earlier job waits for memory on it, or waits to have it
-    alone.
+    A run that started on one kind of device stays on this kind if the coordinator has a slot of it. A job that needs
+    several slots reserves free slots until it has enough, because smaller jobs after it could delay it forever. For the
+    same reason, a shared GPU takes no other run while an earlier job waits for memory of this GPU, or waits to have
+    this GPU alone.
     """
     kinds = {slot.kind for slot in slots}
     left = list(free)
@@ -74,16 +75,21 @@ def place(
 
 
 def _card(job: Waiting, cards: Iterable[Card]) -> Card | None:
-    """Return the GPU that the job shares. It has the fewest runs, and among equal GPUs the least free memory."""
+    """Return the GPU that the job shares; None if the job cannot share any.
+
+    Of the possible GPUs, return one with the fewest runs. Among GPUs with as many runs, the one with the least free
+    memory is returned.
+    """
     taking = [card for card in cards if not card.refuses(job)]
     return min(taking, key=lambda card: (len(card.shares), card.left_gb), default=None)
 
 
 def _closed(job: Waiting, cards: Sequence[Card], there: Sequence[Slot], count: int) -> list[str]:
-    """Return the names of shared GPUs that take no more runs, because other runs could delay a waiting job forever.
+    """Return the names of shared GPUs that take no more runs while `job` waits, because runs could delay it forever.
 
-    If the job can share a GPU, the result is the GPU with the most free memory. Otherwise the result is `count` GPUs
-    with enough memory. They have the fewest runs, so they become empty first.
+    If the job can share a GPU, return the shared GPU with the most free memory. Otherwise return the `count` GPUs that
+    have enough memory and the fewest runs, because they are likely to become empty first. Return [] if the job waits
+    for a device that is not shared.
     """
     if job.devices == 1 and any(not slot.most and _fits(job, slot) for slot in there):
         return []  # the job waits for another device
@@ -92,13 +98,14 @@ def _closed(job: Waiting, cards: Sequence[Card], there: Sequence[Slot], count: i
     if any(not why_alone(job, slot) for slot in there if slot.most):
         shared = [card for card in mine if not why_alone(job, card.slot)]
         return [max(shared, key=lambda card: card.left_gb).slot.name] if shared else []
-    needed = min(job.needs_gb("cuda"), max((_room([slot], 1) for slot in there), default=0.0))  # or the largest one
+    # a job that needs more memory than any GPU has gets the largest GPU
+    needed = min(job.needs_gb("cuda"), max((_room([slot], 1) for slot in there), default=0.0))
     enough = [card for card in mine if _room([card.slot], 1) >= needed]
     return [card.slot.name for card in sorted(enough, key=lambda card: len(card.shares))[:count]]
 
 
 def _one(job: Waiting, usable: Sequence[Slot], there: Sequence[Slot]) -> Choice:
-    """Choose one slot with enough memory for the job, or as many slots of one device as have enough together."""
+    """Choose one slot with enough memory for the job, or the slots of one device that together have enough."""
     if not job.alone:
         if not (job.memory_gb or job.gpu_memory_gb):
             return Choice(tuple(usable[:1]))
@@ -122,7 +129,10 @@ def _one(job: Waiting, usable: Sequence[Slot], there: Sequence[Slot]) -> Choice:
 
 
 def _several(count: int, usable: Sequence[Slot], there: Sequence[Slot]) -> Choice:
-    """Choose whole unshared devices of one kind, GPUs if there are any, but at most as many as exist."""
+    """Choose `count` whole devices without other runs; GPUs if there are any, otherwise CPUs.
+
+    If fewer devices exist, choose all of them.
+    """
     kind = "cuda" if any(slot.kind == "cuda" for slot in there) else "cpu"
     owned, free = (by_device(slot for slot in some if slot.kind == kind) for some in (there, usable))
     whole = [shares for device, shares in free.items() if len(shares) == len(owned[device])]

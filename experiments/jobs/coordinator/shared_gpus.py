@@ -1,4 +1,4 @@
-"""The GPUs of `--devices auto` while a coordinator works: their runs, measurements, and text for `status`."""
+"""The state of the GPUs of `--devices auto` while a coordinator works: runs, measurements, and a text for `status`."""
 
 import logging
 import time
@@ -18,9 +18,9 @@ log = logging.getLogger(__name__)
 
 
 class SharedGpus:
-    """Collects the facts that sharing.py decides on.
+    """Collects the facts on which sharing.py bases its decisions.
 
-    slots: the coordinator's slots; those that are not of `auto` are ignored.
+    slots: the coordinator's slots. Only GPUs of `--devices auto` that several runs may share are used.
     """
 
     def __init__(self, slots: Iterable[Slot]) -> None:
@@ -31,7 +31,10 @@ class SharedGpus:
         self._peaks: dict[str, list[float]] = {}  # run_id → samples of GB in use on the GPU of the run
 
     def cards(self, slots: Iterable[Slot], lives: Collection[RunningAttempt]) -> list[Card]:
-        """Return the GPUs that running attempts (`lives`) share, and the empty GPUs that runs may share."""
+        """Return the GPUs that running attempts share, and the empty GPUs that runs may share.
+
+        lives: the running attempts.
+        """
         found = []
         for slot in slots:
             mine = _on(slot, lives) if slot.most > 1 else []
@@ -41,7 +44,7 @@ class SharedGpus:
         return found
 
     def measure(self, slots: Sequence[Slot], lives: Collection[RunningAttempt]) -> bool:
-        """Measure throughput and memory. Return whether a measurement has updated how many runs may share a GPU."""
+        """Measure throughput and memory. Return whether a complete measurement has updated the level of a GPU."""
         changed = False
         cards = {card.slot.unit: card for card in self.cards(slots, lives)}
         for unit, throughput in self._throughput.items():
@@ -62,9 +65,9 @@ class SharedGpus:
         self._why_alone |= {job.run_id: why_alone(job, lease[0]) for job, lease in placed if lease[0].most}
 
     def peak_gb(self, live: RunningAttempt) -> float | None:
-        """Return the measured peak of GPU memory of a finished training whose memory was not predicted.
+        """Return the measured peak GPU memory of a finished training; None if it was not measured.
 
-        The result is None if it was not measured.
+        Only a run whose memory was not predicted is measured.
         """
         samples = self._peaks.pop(live.run_id, [])
         return max(samples) if len(samples) >= SAMPLES and TRAINING in live.expected else None
@@ -105,9 +108,10 @@ def _on(slot: Slot, lives: Iterable[RunningAttempt]) -> list[RunningAttempt]:
 
 
 def _shares(live: RunningAttempt, slot: Slot) -> bool:
-    """Return whether an attempt shares the GPU.
+    """Return whether an attempt has a share of the GPU whose size is known.
 
-    An attempt of an earlier coordinator counts as not sharing, because its share is unknown. So no run joins it.
+    The share of an attempt that an earlier coordinator started is unknown. So this function returns False for it, and
+    no other run starts on its GPU.
     """
     return live.slot.name.startswith(f"{slot.unit}/") and live.slot.memory_gb is not None
 

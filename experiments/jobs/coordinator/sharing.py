@@ -1,16 +1,16 @@
-"""Decide how many runs share a GPU of `--devices auto`: pure functions of predictions and of measured throughput.
+"""Decide how many runs share a GPU of `--devices auto`, from predictions and from measured throughput.
 
-A small run whose memory is known shares a GPU. Any other run gets a GPU alone.
+The functions are pure. A small run whose memory is known may share a GPU. Any other run gets a GPU alone.
 
  - Memory: a run reserves its predicted memory times TOLERANCE, plus CONTEXT_GB for the CUDA context of its process. The
    reservations of all runs on a GPU stay within the memory that is free without these runs (`Slot.free_gb`).
  - Load: the predicted operations of a training step, divided by FULL_STEP times the GB of the GPU's memory. A run with
    a load above LARGE gets the GPU alone.
- - Start: 4, 2 or 1 runs at once. It is the largest of these numbers for which the number times the largest load is at
-   most LARGE. It is 1 if a load is unknown.
- - Growth: once the throughput of that many runs is measured (throughput.py), twice as many may run. The number doubles
-   again as long as each doubling raises the throughput by the factor GAIN. Otherwise the smaller number stays. Runs
-   that have started are never stopped for this.
+ - Start: at first, 4, 2 or 1 runs may share the GPU. The program takes the largest of these numbers whose product with
+   the largest load of the runs is at most LARGE. If the load of a run is unknown, the number is 1.
+ - Growth: once the throughput of this number of runs is measured (throughput.py), twice as many may run. The number
+   doubles again as long as each doubling raises the throughput at least by the factor GAIN. If a doubling does not, the
+   number before the doubling becomes final. The program stops no run that has started in order to reach it.
 """
 
 import math
@@ -23,9 +23,10 @@ from experiments.jobs.devices.slots import HOST_GB, TOLERANCE, Slot
 from experiments.jobs.queue.job import Waiting
 from experiments.records import CONTEXT_GB
 
-# A run whose step has this many operations per GB (1e9 bytes) of a GPU's memory fills the GPU. The memory is a measure
-# of the speed, which nvidia-smi does not report. A slice (MIG) has a share of both. For an H100 with 85.5 GB, the limit
-# is 8.6e12 operations, or 22 ms at half the measured speed of its bf16 products (784e12 operations/s).
+# Floating-point operations per GB (1e9 bytes) of GPU memory. A run whose training step has this many operations fills
+# the GPU. nvidia-smi does not report the speed of a GPU, so the program estimates it from the memory. A slice of a GPU
+# (MIG) has a share of the memory and of the speed. For an H100 with 85.5 GB, the limit is 8.6e12 operations. This is 22
+# ms at half the measured speed of its bf16 products (784e12 operations/s).
 FULL_STEP = 1e11
 LARGE = 0.5  # two runs of this load fill the GPU
 FIRST = (4, 2, 1)  # possible numbers of runs at once before the throughput is measured
@@ -42,7 +43,10 @@ def operations(cost: float, steps: int | None) -> float:
 
 
 def load(ops: float, slot: Slot) -> float:
-    """Return the share of a GPU that a run fills; it may exceed 1, and 0 means unknown. ops: operations of a step."""
+    """Return the share of a GPU that a run fills. The result may exceed 1. It is 0 if `ops` is unknown (0).
+
+    ops: operations of a training step.
+    """
     return ops / (FULL_STEP * ((slot.room_gb or 0.0) + CONTEXT_GB))
 
 
@@ -76,7 +80,7 @@ def why_alone(job: Waiting, slot: Slot) -> str:
 
 
 def enough_for(most: int) -> str:
-    """Return the reason why at most `most` runs share a GPU, independent of its memory and throughput."""
+    """Return a message: the processor cores and the main memory limit the number of runs on each GPU to `most`."""
     runs = f"{most} runs" if most > 1 else "one run"
     return f"the processor cores and the main memory ({HOST_GB:g} GB for each run) are enough for {runs} on each GPU"
 
@@ -95,9 +99,11 @@ class Share:
 
 
 class Window(NamedTuple):
-    """The throughput in one time window: the number of runs on the GPU, and run_id → rate of each training run.
+    """The throughput of a GPU in one time window.
 
-    in_tokens: all rates are target tokens/s, so they can be added. Otherwise a rate may be in steps/s.
+    at_once: number of runs on the GPU.
+    rates: run_id of each run that trains → its rate.
+    in_tokens: whether all rates are in target tokens/s. If not, some are in steps/s, and the rates cannot be added.
     """
 
     at_once: int
@@ -107,12 +113,12 @@ class Window(NamedTuple):
 
 @dataclass(frozen=True)
 class Level:
-    """The sharing that measurements allow.
+    """The number of runs that may share a GPU according to measurements.
 
-    limit: number of runs at once.
+    limit: largest number of runs at once.
     before: the last window before the limit was raised.
-    settled: the limit is final.
-    why: reason for messages.
+    settled: whether the limit is final.
+    why: reason for the limit, for messages.
     """
 
     limit: int
@@ -142,7 +148,7 @@ class Card:
         return (self.slot.free_gb or 0.0) - sum(share.reserved_gb for share in self.shares)
 
     def refuses(self, job: Waiting) -> str:
-        """Return the reason why a run cannot share the GPU now; "" if it can."""
+        """Return why a run cannot share the GPU now: "limit", "memory" or the text of `why_alone`; "" if it can."""
         if why := why_alone(job, self.slot):
             return why
         if len(self.shares) >= self.limit(job):
@@ -186,9 +192,10 @@ def first_limit(ops: Iterable[float], slot: Slot) -> int:
 def growth(before: Window, after: Window) -> float | None:
     """Return the throughput of `after` divided by that of `before`; None if they cannot be compared.
 
-    If some runs trained in both windows, the result is the ratio of the numbers of runs, times the mean ratio of the
-    rates of these runs. So runs of different sizes, and rates in steps/s, can be compared. If no run trained in both
-    windows, the result is the ratio of the sums of tokens/s. It is None if these sums are unknown.
+    If some runs trained in both windows, the result is the product of two ratios: the ratio of the numbers of runs, and
+    the mean ratio of the rates of these runs. So windows can be compared even if the runs differ in size or the rates
+    are in steps/s. If no run trained in both windows, the result is the ratio of the sums of the rates. In this case it
+    is None unless all rates are in tokens/s.
     """
     common = [after.rates[run] / rate for run, rate in before.rates.items() if run in after.rates and rate > 0]
     if common:
@@ -199,7 +206,10 @@ def growth(before: Window, after: Window) -> float | None:
 
 
 def grow(level: Level | None, window: Window, limit: int, most: int) -> Level:
-    """Return the level after a measured window. limit: number of runs that could share the GPU in the window."""
+    """Return the new level after a measured window.
+
+    limit: number of runs that were allowed to share the GPU in the window.
+    """
     count = window.at_once
     if level is not None and (level.settled or count < level.before.at_once):
         return level
@@ -217,9 +227,9 @@ def grow(level: Level | None, window: Window, limit: int, most: int) -> Level:
 
 
 def _raised(window: Window, limit: int, most: int, why: str) -> Level:
-    """Return a level with twice as many runs as were measured.
+    """Return a level that allows twice as many runs as were measured, but at most `most`.
 
-    The limit stays the same if fewer runs were measured than it allows, because of memory or the queue.
+    If fewer runs were measured than the limit allows (because memory or waiting runs were lacking), the limit stays.
     """
     if window.at_once < limit:
         return Level(limit, window, why=why)

@@ -11,7 +11,8 @@ from experiments.jobs.coordinator.sharing import Window
 from experiments.records import TRAINING
 
 WINDOW_S = 30.0  # shortest window
-LEAST, MOST = 3, 200  # number of rates of each training run in a window; of more than MOST, the newest count
+# Smallest and largest number of rates of a training run in a window. Only the newest MOST rates are used.
+LEAST, MOST = 3, 200
 TOKENS = "target_tokens_per_s"  # metric of the built-in tasks; it does not count time for evaluations and checkpoints
 
 
@@ -38,10 +39,11 @@ class RunReport:
 class Throughput:
     """Collects the rates of the runs on one GPU in time windows.
 
-    A window begins when the number of runs changes. Time counts only while no run is starting: each run trains, or
-    evaluates after its training. If a run ends and another one follows at once, the window goes on. The rate of a run
-    is the median of its rates in the window, so that single slow steps have no effect. A rate is the target tokens/s
-    that the run reports, or the steps/s between two points of its curve.
+    A window begins when the number of runs changes, or when the window before it is complete. Only the time in which no
+    run is starting counts for the length of a window. If one run ends and another run replaces it at once, the window
+    goes on. The rate of a run is the median of its rates in the window, so that single slow steps have no effect. A
+    rate is the number of target tokens/s that the run reports. If a run does not report it, a rate is the number of
+    steps/s between two points of the run's curve.
     """
 
     def __init__(self) -> None:
@@ -53,9 +55,9 @@ class Throughput:
         self._in_tokens: dict[str, bool] = {}
 
     def observe(self, now: float, readings: Sequence[RunReport]) -> Window | None:
-        """Take the present state of the runs. Return the window that is now complete, or None.
+        """Take the latest reports of the runs. Return the window if it is now complete, otherwise None.
 
-        now: a steady clock, in s.
+        now: the time in seconds by a monotonic clock.
         """
         present = {reading.run_id for reading in readings}
         for ended in self._points.keys() - present:  # a resumed attempt starts without rates
@@ -86,9 +88,10 @@ class Throughput:
         self._rates.clear()
 
     def _take(self, reading: RunReport, *, counts: bool) -> None:
-        """Take a run's newest point.
+        """Take the newest point of a run's curve.
 
-        A run's first point has no rate. It only begins the interval of the next rate, so that warm-up does not count.
+        The first point of a run gives no rate. It only begins the interval of the next rate, so that warm-up does not
+        count.
         """
         if reading.point is None:
             return

@@ -1,8 +1,8 @@
 """The coordinator: the only process that works on a store.
 
-It takes jobs from the queue, starts a child process for each job on a free slot, reads the events of the children,
-moves completed parts into place, and decides what follows. If it is killed, the next coordinator continues its work
-(`Coordinator._recover`).
+The coordinator takes jobs from the queue and starts a child process for each job on a free slot. It reads the events of
+the children, moves completed parts into place, and decides the next state of each job. If the coordinator is killed,
+the next coordinator continues its work (`Coordinator._recover`).
 """
 
 import contextlib
@@ -51,16 +51,16 @@ def work(
 ) -> Summary:
     """Work on a store's queue until the condition `until` (loop.Until) is met, or until SIGINT or SIGTERM.
 
-    The first signal asks the children to save a checkpoint and waits for them. The second signal kills them. Raises
-    UserError if another coordinator holds the store, and DiskFull if the disk is full. The remaining jobs then stay
-    queued.
+    After the first signal, `work` asks the children to save a checkpoint and waits for their end. After the second
+    signal, `work` kills them. Raises UserError if another coordinator works on the store. Raises DiskFull if the disk
+    is full; the remaining jobs then stay queued.
 
     task_of: returns the task of a run; without it, nothing is prepared and code is not compared.
-    tracker: writes runs to MLflow; after a signal, `work` waits INTERRUPTED_S for it.
-    sinks: receive the same runs as the tracker; `work` waits SINKS_S for each at the end.
-    hang_s: a child without an event for this time is stopped.
-    refill: queues more jobs, for example a tuner's next trial; it is called in this process, under its lock, at the
-        beginning and after each ended job.
+    tracker: writes runs to MLflow; after a signal, `work` waits at most INTERRUPTED_S for it.
+    sinks: receive the same runs as the tracker; `work` waits at most SINKS_S for each at the end.
+    hang_s: seconds; a child that writes no event for this time is stopped.
+    refill: queues more jobs, for example a tuner's next trial. The coordinator calls it in this process, while it holds
+        the store's lock, at the beginning and after each ended job.
     only: run_ids to work on; other runs that wait now stay queued.
     """
     with contextlib.ExitStack() as stack:
@@ -89,8 +89,8 @@ def work(
         return reporter.summary
 
 
-# A process that creates a temporary file or folder holds a lock on it (experiments/store/durable.py). Those created
-# after the start of this coordinator are not touched, because their process may not have locked them yet.
+# A process that creates a temporary file or folder holds a lock on it (experiments/store/durable.py). `sweep` skips
+# files and folders that changed after the start of this coordinator, because a process may not have locked them yet.
 
 
 _RANDOM = "[0-9a-f]{16}"
@@ -100,15 +100,16 @@ _NAME = re.compile(
 )
 _INSIDE = (
     *("", "evaluations", "evaluations/*", "attempts", "attempts/*", "attempts/*/evaluations/*"),
-    *("attempts/*/checkpoints", "attempts/*/final"),  # trainers write here, but no names like _NAME
+    *("attempts/*/checkpoints", "attempts/*/final"),  # trainers also write here, but no names that match _NAME
 )
 
 
 def sweep(store: Store, running: Collection[str]) -> int:
     """Remove the temporary files of killed processes, and return the number of removed files and folders.
 
-    running: run_ids that are skipped, because their children may be on another machine. The caller holds the
-    coordinator's lock.
+    The caller must hold the coordinator's lock.
+
+    running: run_ids that are skipped, because their children may be on another machine.
     """
     count = 0
     for folder in _places(store, running):
