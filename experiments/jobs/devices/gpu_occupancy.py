@@ -1,7 +1,7 @@
 """Leave GPUs alone while other users compute on them.
 
-nvidia-smi is used only for GPUs without a run of this program. In a container its process ids differ from those
-visible here, so this program's processes could not be distinguished from others. nvidia-smi is called in a thread,
+Only GPUs without a run of this program are checked. In a container, the process ids that nvidia-smi prints differ from
+those visible to this program, so it cannot distinguish its own processes from others. nvidia-smi is called in a thread,
 because it hangs if the driver hangs.
 """
 
@@ -18,11 +18,11 @@ from experiments.jobs.devices.slots import Slot
 
 Answer = TypeVar("Answer")
 ASK_EVERY_S = 10.0
-WAIT_S = 1.0  # limit of the wait for an answer; after it, GPUs without an answer are left alone
+WAIT_S = 1.0  # longest wait for nvidia-smi in seconds; GPUs about which nothing is known after it are not used
 
 
 class GpuOccupancy:
-    """Finds the GPUs that other users compute on. GPUs that the user has named are always used."""
+    """Finds the GPUs that other users compute on. It does not check GPUs that the user has named in --devices."""
 
     def __init__(self, ask: Callable[[], Mapping[str, str]] = gpus_in_use) -> None:
         self._ask = ask
@@ -36,7 +36,10 @@ class GpuOccupancy:
         return self._asked.done() if self._asked else time.monotonic() - self._asked_at >= ASK_EVERY_S
 
     def left_alone(self, slots: Sequence[Slot], leased: Collection[str], wait_s: float = WAIT_S) -> dict[str, str]:
-        """Return the free slots whose GPU others use, or may use: name → description of their processes."""
+        """Return the free slots that must not be used: name of a slot → reason.
+
+        The reason describes the processes of other users on the GPU, or says that nvidia-smi does not answer.
+        """
         ours = {slot.unit: slot.device for slot in slots if slot.name in leased}
         free = [slot for slot in slots if slot.kind == "cuda" and not slot.named and slot.unit not in ours]
         if not free:
@@ -67,7 +70,7 @@ class GpuMemory:
         self._asked: Future[Mapping[str, float]] | None = None  # the call that is running
 
     def sample(self) -> Mapping[str, float]:
-        """Return the GB in use by UUID and index, if nvidia-smi has answered since the last call; otherwise {}.
+        """Return the GB in use on each GPU, by UUID and by index; {} if there is no new answer of nvidia-smi.
 
         nvidia-smi is called about every SAMPLE_S.
         """

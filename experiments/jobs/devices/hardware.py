@@ -16,9 +16,9 @@ import psutil
 from experiments.errors import UserError
 
 MY_CGROUP, CGROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
-OTHERS_SHARE = 0.1  # a GPU counts as used if more of its memory is in use; the driver alone uses less
-SMI_S = 30.0  # limit of the wait for nvidia-smi, which may have to start the driver first
-_MPS_SERVER = "nvidia-cuda-mps-server"  # has a context on each of its GPUs, even while no run uses them
+OTHERS_SHARE = 0.1  # a GPU counts as used if a larger share of its memory is in use; the driver alone uses less
+SMI_S = 30.0  # longest wait for nvidia-smi in seconds; nvidia-smi may have to start the driver first
+_MPS_SERVER = "nvidia-cuda-mps-server"  # this process has a context on each of its GPUs, even while no run uses them
 
 
 @dataclass(frozen=True)
@@ -31,11 +31,12 @@ class Gpu:
 
 
 def visible_gpus(environ: Mapping[str, str]) -> list[Gpu]:
-    """Return the GPUs that a child may use. An inherited CUDA_VISIBLE_DEVICES selects and orders them."""
+    """Return the GPUs that a child may use. If CUDA_VISIBLE_DEVICES is set, it selects the GPUs and their order."""
     gpus = _nvidia_smi()
     if "CUDA_VISIBLE_DEVICES" not in environ:
         return [gpu for _, gpu in gpus]
-    known = {name: gpu for index, gpu in reversed(gpus) for name in (index, gpu.device)}  # an index: the first slice
+    # the index of a GPU with slices stands for its first slice
+    known = {name: gpu for index, gpu in reversed(gpus) for name in (index, gpu.device)}
     inherited: list[Gpu] = []
     for name in environ["CUDA_VISIBLE_DEVICES"].split(","):
         name = name.strip()
@@ -67,7 +68,9 @@ def _nvidia_smi() -> list[tuple[str, Gpu]]:
 
 
 def _ask_nvidia_smi(what: str, fields: str) -> list[list[str]]:
-    """Return rows of `fields`, of which the last may contain commas; [] without nvidia-smi or driver.
+    """Return the values of `fields`, one row for each GPU or process; [] without nvidia-smi or driver.
+
+    Only the last field may contain commas.
 
     Raises UserError if nvidia-smi does not answer.
     """
@@ -96,7 +99,7 @@ def _output(*arguments: str) -> str:
 
 
 def gpus_in_use() -> dict[str, str]:
-    """Return the GPUs that computing processes use: UUID and index of the GPU → description of the processes.
+    """Return the GPUs in use: UUID and index of each → description of the processes, or of the memory in use.
 
     Raises UserError if nvidia-smi does not answer.
     """
@@ -149,7 +152,7 @@ def free_memory_gb(cgroup: Path = MY_CGROUP, root: Path = CGROUPS) -> float:
 def available_cores(cgroup: Path = MY_CGROUP, root: Path = CGROUPS) -> int:
     """Return the number of cores that this process may use, at least 1.
 
-    It is limited by CPU affinity and by the container's CPU quota.
+    CPU affinity and the container's CPU quota limit this number.
     """
     quotas = [quota for group in _groups("cpu", cgroup, root) if (quota := _quota_of(group)) is not None]
     return max(1, min([len(os.sched_getaffinity(0)), *map(int, quotas)]))
@@ -184,7 +187,10 @@ def _page_cache(group: Path) -> float:
 
 
 def _number(*files: Path) -> float | None:
-    """Return the number in the first of these files that contains one; None if none does, for example for "max"."""
+    """Return the number in the first of these files that contains a number; None if no file does.
+
+    A file may contain "max" instead of a number.
+    """
     for file in files:
         with contextlib.suppress(OSError, ValueError):
             return float(file.read_text())

@@ -42,7 +42,7 @@ class Node:
         return self.devices * self.shares
 
     def slots(self, nodes: int) -> list[Slot]:
-        """Return the slots of that many nodes. A run gets its node when a node has a free slot."""
+        """Return the slots of `nodes` nodes."""
         device = None if self.kind == "cuda" else ""
         places = itertools.product(range(nodes), range(self.devices), range(self.shares))
         return [
@@ -64,7 +64,7 @@ class Node:
         return Slot(self.kind, self.kind, self.threads * self.shares, device, count=self.devices)
 
     def needs(self, slot: Slot) -> tuple[int, int]:
-        """Return the number of devices that a run on `slot` takes, and the number of shares of each."""
+        """Return the number of devices that a run on `slot` takes, and the number of shares on each device."""
         if self.kind == "cpu":
             return len(slot.parts), 1
         return (slot.count, self.shares) if slot.count > 1 else (1, min(len(slot.parts), self.shares))

@@ -1,4 +1,4 @@
-"""Slots: named devices or shares of devices, each leased to one run at a time. They are parsed from text:
+"""Slots. A slot is a named device, or a share of a device, and is leased to one run at a time. --devices names slots:
 
     cpu:2        two slots of one thread       cuda:0,2     one slot on each of these GPUs
     cpu:2x4      two slots of four threads     cuda:*       one slot on every GPU
@@ -6,8 +6,8 @@
                  every core (small runs share a GPU: jobs/coordinator/sharing.py)
     cpu:2x4@3GB  slots that may use at most 3 GB of memory each (1e9 bytes)
 
-"+" joins several of these: `cuda:*+cpu:2`. GPUs are numbered as in torch, among the GPUs that an inherited
-CUDA_VISIBLE_DEVICES allows. nvidia-smi lists the GPUs. This module does not import torch.
+"+" joins several of these: `cuda:*+cpu:2`. nvidia-smi lists the GPUs. If CUDA_VISIBLE_DEVICES is set, only its GPUs
+are numbered, as in torch. This module does not import torch.
 """
 
 import os
@@ -30,7 +30,7 @@ CLUSTER_GRAMMAR = (
     "On a cluster write cpu:N or cpu:NxT (N runs at once, of T threads each), cuda:N or cuda:NxT (with a GPU each)."
 )
 USABLE = 0.94  # usable fraction of main memory; the system takes the rest
-HOST_GB = 4.0  # main memory assumed for a run on a shared GPU: torch with CUDA, the corpus, a copy to save
+HOST_GB = 4.0  # main memory assumed for a run on a shared GPU: torch with CUDA, the corpus, a copy for a checkpoint
 TOLERANCE = 1.25  # largest measured error of memory predictions (benchmarks/memory.py)
 CLUSTER_THREADS = {"cpu": 1, "cuda": 4}
 
@@ -42,15 +42,15 @@ class Slot:
     name: str  # "cpu:0", "cuda:2", "cuda:2/1" (the second slot on GPU 2); "+" joins the names of several slots
     kind: str  # "cpu" or "cuda"
     threads: int = 1  # threads of each process
-    device: str | None = ""  # value of CUDA_VISIBLE_DEVICES: an index, a UUID, "" for none; None: set by a cluster
-    memory_gb: float | None = None  # memory limit of a run: given by the user, or the share of a GPU; None: no limit
-    room_gb: float | None = None  # memory available to a run here; None: unknown
-    named: bool = False  # the user named this device by number
-    count: int = 1  # number of devices, each with one process
-    share: float = 1.0  # fraction of each device
-    node: str = ""  # the node worker that the slot belongs to (`Node`); "" for this machine, or if a cluster chooses
-    most: int = 0  # largest number of runs that may share a GPU of `auto`; 0: the slot is not of `auto`
-    free_gb: float | None = None  # memory of a GPU of `auto` for all of its runs together
+    device: str | None = ""  # value of CUDA_VISIBLE_DEVICES ("": no GPU); None if the cluster sets the variable
+    memory_gb: float | None = None  # memory limit of a run: set by the user, or the share of a GPU; None: no limit
+    room_gb: float | None = None  # predicted memory available to a run on this slot; None: unknown
+    named: bool = False  # whether the user named this device by its number
+    count: int = 1  # number of devices; each has one process
+    share: float = 1.0  # fraction of each device that the slot has
+    node: str = ""  # number of the slot's node (`Node`); "" on this machine, or if a cluster chooses the node
+    most: int = 0  # largest number of runs that may share a GPU of `--devices auto`; 0 for all other slots
+    free_gb: float | None = None  # memory of a GPU of `--devices auto` that all of its runs together may use
 
     @property
     def unit(self) -> str:
@@ -66,7 +66,7 @@ class Slot:
         return self.threads * self.count
 
     def device_spec(self, threads: int) -> DeviceSpec:
-        """Return the devices in the form that a child's spec has."""
+        """Return the slot's devices in the form that the spec of a child needs, with `threads` threads."""
         return DeviceSpec(self.kind, threads, self.memory_gb, self.count, self.share)
 
     @property
@@ -76,7 +76,10 @@ class Slot:
 
 
 def join(slots: Sequence[Slot], *, together: bool = False) -> Slot:
-    """Join the slots of one run: shares of one device, or several devices that train the run `together`."""
+    """Return one slot that joins the slots of a run.
+
+    together: whether the slots are several devices that train the run together. If not, they are shares of one device.
+    """
     first = slots[0]
     if len(slots) == 1:
         return first
@@ -86,7 +89,7 @@ def join(slots: Sequence[Slot], *, together: bool = False) -> Slot:
     return replace(
         first,
         name="+".join(slot.name for slot in slots),
-        # Results depend on the number of threads. So a run with the memory of two CPU slots uses the threads of one.
+        # Results depend on the number of threads. So a run that takes several CPU slots uses the threads of one slot.
         threads=first.threads if first.kind == "cpu" else sum(slot.threads for slot in slots) // count,
         device=first.device if first.device is None else ",".join(str(device) for device in devices),
         memory_gb=None if None in caps else round(sum(cap for cap in caps if cap), 2),
@@ -97,9 +100,9 @@ def join(slots: Sequence[Slot], *, together: bool = False) -> Slot:
 
 
 def by_device(slots: Iterable[Slot], *, by_memory: bool = False) -> dict[str, list[Slot]]:
-    """Group slots by the device that one process can train on: a GPU with all its shares, or a CPU slot.
+    """Return the slots grouped by device. The device of a share is its GPU. Each CPU slot is a device of its own.
 
-    by_memory: group the slots that share one memory, so that all CPU slots are one group.
+    by_memory: group the slots by the memory that they share instead. Then all CPU slots of this machine are one group.
     """
     found: dict[str, list[Slot]] = {}
     for slot in slots:
@@ -125,7 +128,10 @@ def parse_slots(text: str, environ: Mapping[str, str] | None = None) -> list[Slo
 
 
 def parse_cluster_slots(text: str) -> list[Slot]:
-    """Return one slot for each run that a cluster is to run at the same time. The cluster chooses the devices."""
+    """Return one slot for each run that the cluster may run at the same time. The cluster chooses the devices.
+
+    Raises UserError for wrong text.
+    """
     match = re.fullmatch(r"(cpu|cuda):(\d+)(?:x(\d+))?", text.strip())
     if not match or not int(match[2]) or match[3] == "0":
         raise UserError(f"--devices {text}: {CLUSTER_GRAMMAR}")
@@ -172,10 +178,10 @@ def _parse_part(part: str, text: str, environ: Mapping[str, str]) -> list[Slot]:
 
 
 def _auto(gpus: Sequence[Gpu]) -> list[Slot]:
-    """Return a slot on every GPU, which small runs may share (jobs/coordinator/sharing.py).
+    """Return one slot for each GPU. Small runs may share this slot (jobs/coordinator/sharing.py).
 
     Every run needs one processor core, because its process starts the GPU's work, and HOST_GB of main memory. Other
-    programs may use up to OTHERS_SHARE of the GPU's memory. A GPU of which they use more gets no runs (`GpuOccupancy`).
+    programs may use up to OTHERS_SHARE of a GPU's memory. If they use more, the GPU gets no runs (`GpuOccupancy`).
     """
     slots, hosted = [], int(memory_gb() * USABLE / HOST_GB / len(gpus))
     for slot, gpu in zip(_cuda(list(enumerate(gpus)), 1, named=False), gpus, strict=True):

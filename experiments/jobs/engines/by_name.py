@@ -18,12 +18,12 @@ ENGINES = {
 
 
 def engines() -> dict[str, str]:
-    """Return name → module:CLASS of the engines: those of the core, then those of extras and installed packages."""
+    """Return all engines as name → "module:CLASS": first the built-in ones, then those of extras and packages."""
     return {**ENGINES, **{name: place for name, place in added("engines").items() if name not in ENGINES}}
 
 
 def engine_class(name: str) -> type[Engine]:
-    """Return the class of an engine. Its module is imported only now. Raise UserError for an unknown name."""
+    """Import the module of an engine and return the engine's class. Raise UserError for an unknown name."""
     if name not in engines():
         raise UserError(f"There is no engine {name!r}. The engines are: {', '.join(engines())}.")
     return cast("type[Engine]", load(engines()[name]))
@@ -39,9 +39,9 @@ def load_engine(
 ) -> Engine:
     """Return an engine by name, ready to start children.
 
-    Raises UserError if it cannot be used (see `Engine.configured`).
+    Raises UserError if the engine cannot be used (see `Engine.configured`).
 
-    pool: node workers of a cluster that take the runs; None: one cluster job per attempt.
+    pool: the node workers of a cluster that run the attempts. If it is None, each attempt is one job of the cluster.
     setup: shell lines that run on a cluster's node before each run.
     """
     engine = engine_class(name).configured(settings, folder, at_once)

@@ -1,7 +1,7 @@
 """The base class of engines for several machines.
 
-Children see the store under the same path as the coordinator. They outlive the coordinator. Another coordinator adopts
-them by name, or finds that they have ended.
+Children see the store under the same path as the coordinator. They continue if the coordinator ends. A later
+coordinator adopts them by the names that the cluster gave them, or finds that they have ended.
 """
 
 import json
@@ -20,7 +20,7 @@ from experiments.store.durable import whole_file
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")  # a queue of another user must not pass options to scancel
 LOOK_EVERY_S = 1.0
-LATE_S = 10.0  # a network disk may show the file of a job's end this long after the cluster reports the end
+LATE_S = 10.0  # longest time in seconds from a job's end until a network disk shows the file that records this end
 
 
 class ClusterEngine(Engine):
@@ -89,7 +89,7 @@ class ClusterEngine(Engine):
         time.sleep(timeout_s)
 
     def close(self) -> None:
-        """Do nothing: there is nothing to free, and children continue."""
+        """Do nothing, because this class has no resources to free. Children continue."""
 
 
 def user() -> str:

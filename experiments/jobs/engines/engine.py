@@ -19,7 +19,7 @@ _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEX
 
 @dataclass(frozen=True)
 class Launch:
-    """The command, environment, log and slot with which an attempt is started."""
+    """The command, environment, log file and slot of an attempt that is about to start."""
 
     argv: Sequence[str]  # the whole command
     environment: Mapping[str, str]  # the whole environment
@@ -29,37 +29,37 @@ class Launch:
 
 @dataclass(frozen=True)
 class Handle:
-    """A started child. `ref` can be stored as JSON, and a later coordinator can adopt the child by it."""
+    """A started child. `ref` is stored as JSON. With `ref`, a later coordinator can adopt the child."""
 
     ref: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Exit:
-    """The exit status of a child: 0 to 255, negative for a signal, None if unknown."""
+    """The end of a child."""
 
-    code: int | None
-    withdrawn: str = ""  # why the attempt was withdrawn before it was started
+    code: int | None  # exit status: 0 to 255, negative for a signal, None if unknown
+    withdrawn: str = ""  # reason why the attempt was withdrawn before it started; "" if it was not
 
 
 class Engine(ABC):
     """Starts and watches children.
 
-    An engine starts the child program of one attempt on one slot, and reports when it has ended. It has no knowledge of
-    runs, results or retries. With every engine, the child writes events to its attempt's folder, and the coordinator
-    decides from these. So the interface is small:
+    An engine starts the child program of one attempt on one slot, and reports when this program has ended. An engine
+    knows nothing about runs, results or retries. With every engine, the child writes events to its attempt's folder,
+    and the coordinator bases its decisions on these events. So the interface is small:
 
-     - `start` returns a Handle once the child exists (or is submitted). Its `ref` is plain JSON. After the death of
-       this coordinator, another coordinator finds the child with `adopt(ref)`.
+     - `start` returns a Handle once the child exists (or is submitted to a cluster). The `ref` of the handle is plain
+       JSON. After the death of this coordinator, another coordinator finds the child with `adopt(ref)`.
      - The child runs in the coordinator's working directory. Its environment is the inherited one, updated with
        `launch.environment`. Its stdout and stderr are appended to `launch.log`. It is outside of the coordinator's
        process group: Ctrl-C in the terminal reaches only the coordinator, which then asks its children to stop.
-     - `poll` never blocks. It returns None while the child lives, and after that always the same Exit. The code is
-       negative for a signal. It is None if it cannot be known, for example because an adopted process is not a child of
-       this process.
+     - `poll` never blocks. It returns None while the child lives, and after that always the same Exit. The exit code is
+       negative for a signal. The code is None if it is unknown, for example because an adopted process is not a child
+       process of this process.
      - `terminate` asks the child to save a checkpoint and end (SIGTERM, or the equivalent of a cluster). `kill` ends
-       the child and everything it started, at once or as soon as a cluster does so. Neither affects an ended child: the
-       engine never signals another process that has got the same process id.
+       the child and all processes that it started, at once or as soon as the cluster does so. `terminate` and `kill` do
+       nothing if the child has ended: the engine never sends a signal to another process with the same process id.
      - `wait` returns after at most `timeout_s`, and earlier if a child may have ended.
      - `close` frees the resources of the engine. Children continue.
     """
@@ -81,9 +81,9 @@ class Engine(ABC):
         """Start a child. Raise OSError if the machine cannot start another one."""
 
     def start_all(self, launches: Sequence[Launch]) -> list[Handle | OSError]:
-        """Start several children. A cluster takes them in one request.
+        """Start several children, and return a Handle for each. A child that could not start gives an OSError instead.
 
-        A child that failed to start gives an OSError.
+        A cluster takes all children in one request.
         """
         return [self._try_to_start(launch) for launch in launches]
 
@@ -94,12 +94,15 @@ class Engine(ABC):
             return error
 
     def waiting_for(self, handle: Handle) -> str:
-        """Return the reason why a submitted child has not begun; "" for engines where children begin at once."""
+        """Return the reason why a submitted child has not begun; "" if it has begun or the reason is unknown."""
         return ""
 
     @abstractmethod
     def adopt(self, ref: Mapping[str, Any]) -> Handle | None:
-        """Return the child of an earlier coordinator's `ref`; None if it has ended or cannot be found."""
+        """Return the child that an earlier coordinator started; None if it has ended or cannot be found.
+
+        ref: the `Handle.ref` that the earlier coordinator recorded.
+        """
 
     @abstractmethod
     def poll(self, handle: Handle) -> Exit | None:
@@ -138,9 +141,9 @@ def child_environment(slot: Slot, threads: int) -> dict[str, str]:
 
 
 def import_path() -> list[str]:
-    """Return the entries of the user's PYTHONPATH, and this program's folder if it is a checkout.
+    """Return the folders in which a child finds the code that this process uses.
 
-    With these, a child finds the same code.
+    They are the entries of the user's PYTHONPATH, and this program's folder unless it is an installed package.
     """
     home = Path(experiments.__file__).parent.parent
     named = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]

@@ -23,14 +23,17 @@ READY_S = 120.0  # the first import of torch from a network disk may be slow
 
 
 class ForkServer:
-    """A server process that imports `preload` and then forks children. It is ready some seconds after construction."""
+    """A server process that imports the modules `preload` and then forks children.
+
+    The server is ready some seconds after construction.
+    """
 
     def __init__(self, preload: Sequence[str]) -> None:
         self._codes: dict[int, int] = {}
         self._replies: list[dict[str, Any]] = []
         self._buffer = b""
         self._socket, theirs = socket.socketpair()
-        # One thread, because a thread pool of the server would not survive a fork. Each child sets its own number.
+        # The server uses one thread, because a thread pool would not survive a fork. Each child sets its own number.
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         environment |= {"PYTHONPATH": os.pathsep.join(import_path()), "PYTHONUNBUFFERED": "1", **allocator()}
         with theirs:
@@ -52,10 +55,12 @@ class ForkServer:
     def fork(
         self, argv: Sequence[str], environment: Mapping[str, str], log: Path, out: Path | None = None
     ) -> int | None:
-        """Fork a child and return its process id; None if the server has ended. out: file for stdout; None: the log.
+        """Fork a child and return its process id; None if the server has ended.
 
-        Raises OSError if the machine cannot start a process, or if the server died while forking. After an OSError, a
-        child may exist, so no second one may be started in the same folder.
+        Raises OSError if the machine cannot start a process, or if the server died while forking. In the second case, a
+        child may exist. So after an OSError, the caller must not start another child in the same folder.
+
+        out: file for stdout; None means the log.
         """
         if not self._answer("ready"):
             return None
@@ -86,7 +91,7 @@ class ForkServer:
         return {}
 
     def has_ended(self, pid: int) -> bool:
-        """Return whether the server has reported the end of a child. It reports every end while it lives."""
+        """Return whether the server has reported the end of a child."""
         if pid not in self._codes and self.alive:
             self._read(0)
         return pid in self._codes
@@ -99,11 +104,11 @@ class ForkServer:
         return self._codes.pop(pid, None)
 
     def wait(self, timeout_s: float) -> None:
-        """Return after at most `timeout_s`, and earlier at a message of the server, such as the end of a child."""
+        """Return after at most `timeout_s`, and earlier if the server sends a message, such as the end of a child."""
         self._read(timeout_s)
 
     def _read(self, timeout_s: float) -> bool:
-        """Read the server's messages. Return False if there are none."""
+        """Read the server's messages. Return False if none arrive within `timeout_s`, or if the server has ended."""
         readable, _, _ = select.select([self._socket], [], [], timeout_s)
         if not readable:
             return False

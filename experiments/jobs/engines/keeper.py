@@ -1,10 +1,10 @@
 """The keeper of a child on a cluster's node: it starts the child, passes requests on to it, and records its end.
 
-A cluster starts the keeper with the attempt's folder, where an engine has written `launch.json`. The child runs in
-a new session and dies with its keeper. The keeper writes the child's exit code to `exit.json` in the same folder.
-A coordinator needs only this file, on any machine, at any later time. Lines of --setup (`module load …`,
-`conda activate …`) run before the child in one bash, which then becomes the child. If a line fails, the attempt
-fails with the output of the line.
+An engine writes `launch.json` to the attempt's folder. Then the cluster starts the keeper with this folder. The child
+runs in a new session, and the kernel kills it if its keeper dies. The keeper writes the child's exit code to
+`exit.json` in the same folder. From this file, a coordinator on any machine learns the end of the child, also later.
+Lines of --setup (`module load …`, `conda activate …`) run before the child in one bash process, which then becomes the
+child. If a line fails, the attempt fails with the output of the line.
 """
 
 import contextlib
@@ -28,19 +28,19 @@ from experiments.store.checksummed import read_json, write_json
 LAUNCH, EXIT = "launch.json", "exit.json"
 # Variables that the cluster sets for a job (devices, job ids). The values in the launch override them.
 GIVEN = ("CUDA_VISIBLE_DEVICES", "RAY_JOB_ID", "TMPDIR", "HOSTNAME")
-# Prefixes of variables that only the cluster sets. The launch never overrides them, because its values may come from
-# the job in which the coordinator runs.
+# Prefixes of variables that only the cluster sets. The launch never overrides them, because the coordinator itself may
+# run in a job of the cluster, and then the launch contains the values of that job.
 NODES = ("SLURM", "CUDA_MPS")
-# Variables that --devices sets. Lines of --setup do not change them.
+# Variables that --devices determines. Lines of --setup cannot change them for the child.
 _DECIDED = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 SETUP_FAILED = 111  # exit code after a line of --setup failed
-OUTPUT = 2000  # bytes of the line's output in the message
+OUTPUT = 2000  # number of bytes at the end of the log that the message about a failed line contains
 REQUESTS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2, signal.SIGCONT)  # requests to end, from users or time limits
 _PR_SET_PDEATHSIG = 1
 
 
 class Keeper:
-    """Keeps one child. Construct it in a thread that lives as long as the child.
+    """Starts and watches one child. Construct it in a thread that lives as long as the child.
 
     changes: variables that are set or changed in the child's environment.
     """
@@ -84,7 +84,10 @@ class Keeper:
         return self._child.poll() is None
 
     def terminate(self) -> None:
-        """Send SIGTERM, but only once. A second SIGTERM would mean "at once", and clusters repeat their signals."""
+        """Send SIGTERM to the child, but only once.
+
+        Clusters repeat their signals, and a second SIGTERM would end the child at once.
+        """
         if not self._asked.is_set() and self.living:
             self._asked.set()
             self._child.terminate()
@@ -107,12 +110,15 @@ def after_setup(lines: Sequence[str], argv: Sequence[str], environment: Mapping[
         said = shlex.quote(f"--setup {shlex.quote(line)} failed on the node {node_name()} (exit code")
         script += [line, f'(exit $?) || {{ __code=$?; echo {said} "$__code)."; exit {SETUP_FAILED}; }}']
     decided = [f"{name}={environment[name]}" for name in _DECIDED if name in environment]
-    # `argv` is not passed as arguments of bash, because `source` would pass them on
+    # `argv` is part of the script and not passed as arguments of bash, because `source` would pass the arguments on
     return ["bash", "-c", "\n".join([*script, f"exec {shlex.join(['env', *decided, *argv])}"])]
 
 
 def run_child(folder: str) -> int:
-    """Keep one child in the main thread of a process. Signals to this process are requests to end."""
+    """Start one child, wait for its end, and return its exit code. Must be called in the main thread.
+
+    Signals to this process are requests to end the child.
+    """
     keeper = Keeper(Path(folder))
 
     def ask(number: int, _frame: FrameType | None) -> None:
@@ -130,7 +136,10 @@ def node_name() -> str:
 
 
 def environment(wanted: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of the launch, plus the variables that the cluster has set for the job."""
+    """Return the environment of a child: the launch's variables (`wanted`) and the cluster's variables (`given`).
+
+    See GIVEN and NODES for the variables that the cluster sets.
+    """
     kept = {name: value for name, value in wanted.items() if not name.startswith(NODES)}
     return {name: value for name, value in given.items() if name.startswith(GIVEN + NODES)} | kept
 
@@ -141,7 +150,7 @@ def record_exit(folder: Path, code: int | None, withdrawn: str = "") -> None:
 
 
 def recorded_exit(folder: Path) -> Exit | None:
-    """Return the end that a keeper has recorded; None if there is none yet."""
+    """Return the end of an attempt that a keeper has recorded; None if it is not recorded or cannot be read now."""
     with contextlib.suppress(UserError):  # the file is damaged, or the network disk does not answer
         if record := read_json(folder / EXIT):
             return Exit(record["code"], record["withdrawn"])
@@ -149,9 +158,10 @@ def recorded_exit(folder: Path) -> Exit | None:
 
 
 def _prepare() -> None:
-    """Let the child die with the keeper, and ignore a cluster's notices. This runs in the child before its program.
+    """Let the kernel kill this process when the keeper dies, and ignore SIGUSR1 and SIGUSR2.
 
-    Slurm sends notices as signals to every process of a job, and these signals would end most programs.
+    The function runs in the child before its program starts. Slurm sends these signals to every process of a job as
+    notices, and they would end most programs.
     """
     for number in (signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)

@@ -1,9 +1,9 @@
 """Children on this machine: forked from a server that has imported torch, or started as plain subprocesses.
 
-Importing torch takes seconds. Forking a process that has imported it takes milliseconds
-(experiments/child/forkserver.py). If the server dies, its children continue and are watched by process id, and new
-children start as plain subprocesses. A process is identified by its id and start time
-(experiments/processes/process_identity.py). So another process with a reused id is never signalled.
+Importing torch takes seconds. Forking a process that has imported torch takes milliseconds
+(experiments/child/forkserver.py). If the server dies, its children continue, and the engine watches them by their
+process ids. New children then start as plain subprocesses. A process is identified by its id and its start time
+(experiments/processes/process_identity.py). So the engine never sends a signal to another process with a reused id.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ from experiments.processes.processor import allocator
 
 # The first use of an optimizer imports torch._dynamo, which takes as long as importing torch.
 PRELOAD = ("torch", "torch._dynamo", "numpy", "pydantic", "psutil", "sentencepiece", "sacrebleu", "safetensors.torch")
-LIGHT = ("experiments.child.ready",)  # preload for runs whose trainers run in separate processes
+LIGHT = ("experiments.child.ready",)  # modules to preload if all trainers run in separate processes
 log = logging.getLogger(__name__)
 
 
@@ -79,7 +79,7 @@ class LocalEngine(Engine):
             return
         try:
             os.killpg(pid, signal.SIGKILL)  # the child leads a session
-        except ProcessLookupError:  # a child that was just forked does not lead it yet
+        except ProcessLookupError:  # a child that was just forked does not lead a session yet
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 

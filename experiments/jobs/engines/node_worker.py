@@ -1,6 +1,6 @@
-"""A node worker: the program that takes attempts and runs them on a node's slots until its time ends.
+"""A node worker: a program that takes attempts and runs them on the slots of one node of a cluster.
 
-The cluster runs one such program as one job. Near the end of the job's time, or before a preemption, the keeper of the
+Each node worker is one job of the cluster. Near the end of the job's time, or before a preemption, the keeper of the
 worker sends it SIGTERM. The worker then takes no more attempts, lets its runs save a checkpoint, and ends. The
 coordinator starts the unfinished runs again on other workers.
 """
@@ -23,16 +23,17 @@ from experiments.jobs.engines.work_items import BEGAN, FAILED, JOB, KILL, WORKER
 from experiments.store.checksummed import read_json, write_json
 
 LOOK_S = 0.5
-IDLE_S = 60.0  # the worker ends after this time without a run, so that others can use the node
-KNOWN_S = 120.0  # longest time between the worker's start and the coordinator's note of its job
-NODE_NAME = "\0ablations-node-worker"  # an abstract socket name, which the kernel frees when the process ends
+IDLE_S = 60.0  # seconds; the worker ends after this time without a run, so that others can use the node
+KNOWN_S = 120.0  # longest time in seconds from the worker's start until the coordinator has recorded the worker's job
+# Abstract socket name, which only one process of a node can hold. The kernel frees it when the process ends.
+NODE_NAME = "\0ablations-node-worker"
 _NODE = socket.socket(socket.AF_UNIX)
 log = logging.getLogger("node worker")
 
 
 @dataclass(frozen=True)
 class Running:
-    """An attempt that runs on this node, and the devices that it holds shares of."""
+    """An attempt that runs on this node, with the devices on which it holds shares."""
 
     item: WorkItem
     devices: Sequence[str]
@@ -40,7 +41,10 @@ class Running:
 
 
 class NodeWorker:
-    """Runs attempts on `devices`. They are GPUs as named in CUDA_VISIBLE_DEVICES, or numbers of CPU slots."""
+    """Takes attempts and runs them on the devices of a node.
+
+    devices: names of GPUs as in CUDA_VISIBLE_DEVICES, or numbers of CPU slots.
+    """
 
     def __init__(self, items: WorkItems, name: str, node: Node, devices: Sequence[str]) -> None:
         self._items, self._name, self._node = items, name, node
@@ -79,7 +83,10 @@ class NodeWorker:
                 del self._running[name]
 
     def _obey(self) -> None:
-        """Pass requests on to the attempts: the end of the worker's time to all, other requests to single attempts."""
+        """Pass requests on to the attempts.
+
+        When the worker must end, ask all attempts to end. Pass the coordinator's requests on to single attempts.
+        """
         if self._stopping:
             for one in self._running.values():
                 one.keeper.terminate()
@@ -89,9 +96,10 @@ class NodeWorker:
                 (keeper.kill if what == KILL else keeper.terminate)()
 
     def _take(self) -> None:
-        """Take items in their order.
+        """Take work items in their order.
 
-        An item that needs more than is free now keeps later items waiting until it has enough.
+        If an item needs more free shares than there are now, take neither it nor later items, so that later items
+        cannot delay it forever.
         """
         if not any(self._free.values()):
             return
@@ -105,9 +113,9 @@ class NodeWorker:
                 self._start(item, devices)
 
     def _suited(self, item: WorkItem) -> list[str]:
-        """Return at most as many devices as an item needs.
+        """Return devices with enough free shares for an item, but at most as many as it needs.
 
-        Each has enough free shares, and those with the most come first.
+        Devices with the most free shares come first.
         """
         enough = [device for device, free in self._free.items() if free >= item.shares]
         return sorted(enough, key=lambda device: -self._free[device])[: item.devices]
@@ -130,7 +138,7 @@ class NodeWorker:
 
 
 def work_in(folder: Path) -> None:
-    """Run the worker of `folder` until it ends. Raise UserError if it cannot work on this node."""
+    """Run the worker whose files are in `folder` until it ends. Raise UserError if it cannot work on this node."""
     node = Node(**(read_json(folder / WORKER) or {}))
     devices = _devices(node)
     _wait_until_known(folder)
@@ -163,9 +171,9 @@ def _devices(node: Node) -> list[str]:
 
 
 def _wait_until_known(folder: Path) -> None:
-    """Wait until a coordinator has recorded the cluster's job.
+    """Wait until a coordinator has recorded the cluster's job of this worker. Raise UserError after KNOWN_S.
 
-    The attempts of an unknown worker would be started twice.
+    Coordinators do not see the attempts of a worker whose job is not recorded, and would start them a second time.
     """
     until = time.monotonic() + KNOWN_S
     while not any(path.name == JOB for path in folder.iterdir()):

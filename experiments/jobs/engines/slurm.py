@@ -1,10 +1,10 @@
-"""Children as Slurm jobs, one job for each child, submitted through submitit as arrays. Needs the extra [slurm].
+"""The engine for Slurm. Each child is one Slurm job. submitit submits the jobs as arrays. Needs the extra [slurm].
 
-- Time limits and preemption: Slurm sends a signal `signal_delay_s` before the end. The child saves a checkpoint, and
-  its job in the queue waits and is submitted again. Slurm's requeueing is switched off, because a second start in the
-  same attempt's folder would mix two attempts.
-- Accounting: it is not used, because many clusters do not let users read it. squeue lists the jobs that exist, and the
-  keeper's file shows which children have ended.
+- Time limits and preemption: Slurm sends a signal `signal_delay_s` seconds before it ends a job. The child saves a
+  checkpoint. Then the job in this program's queue waits, and is submitted again. Slurm's own requeueing is switched
+  off, because a second start in the folder of the same attempt would mix two attempts.
+- Slurm's accounting is not used, because many clusters do not let users read it. squeue lists the jobs that exist, and
+  the keeper's file shows which children have ended.
 """
 
 import subprocess
@@ -29,10 +29,11 @@ OVER = (
 
 
 class SlurmEngine(ClusterEngine):
-    """Starts each child as a Slurm job. folder: a folder on the shared disk for submitit's files.
+    """Starts each child as a Slurm job.
 
-    settings: sbatch's options by their long names. The setting `signal_delay_s` belongs to this program. It is the time
-    between the signal to save a checkpoint and the job's time limit.
+    folder: a folder on the shared disk for submitit's files.
+    settings: sbatch's options by their long names. Only `signal_delay_s` is no option of sbatch: it is the number of
+        seconds between the signal to save a checkpoint and the job's time limit.
     """
 
     name = "slurm"
@@ -78,7 +79,7 @@ class SlurmEngine(ClusterEngine):
                 signal_delay_s=self._signal_delay_s,
                 stderr_to_stdout=True,
                 setup=[f"export PYTHONPATH={':'.join(import_path())} PYTHONSAFEPATH=1"],
-                srun_args=[f"--cpus-per-task={cores}"],  # srun no longer takes it from sbatch
+                srun_args=[f"--cpus-per-task={cores}"],  # srun no longer takes this option from sbatch
                 additional_parameters={
                     "no-requeue": True,
                     **({"gpus-per-node": count} if kind == "cuda" else {}),

@@ -1,14 +1,16 @@
-"""Work items: attempts for node workers, as files on the disk that all machines share.
+"""Work items: files on the shared disk that describe attempts for node workers.
 
     workers/items/<name>               an attempt that no worker has taken
-    workers/requests/<name>.stop       a request to end an attempt after a checkpoint; .kill: at once
+    workers/requests/<name>.stop       a request to end an attempt after a checkpoint
+    workers/requests/<name>.kill       a request to end an attempt at once
     workers/<worker>/taken/<name>      an attempt of this worker; removed once its end is recorded
     workers/<worker>/worker.json       the slots of the worker (`Node`)
     workers/<worker>/job.json          the cluster's job; a worker takes no attempt before this file exists
     workers/<worker>/began.json, failed.json, log.txt
 
-A worker takes an item by renaming its file, which only one worker can do. The code lists folders instead of checking
-for files by name, because a network disk may report for a while that a new file does not exist.
+A worker takes an item by renaming the item's file. If several workers try this, only one succeeds. The code lists
+folders instead of checking for files by name, because a network disk may report for a while that a new file does not
+exist.
 """
 
 import contextlib
@@ -40,7 +42,7 @@ class WorkItem:
         return self.devices * self.shares
 
     def fits(self, node: Node) -> bool:
-        """Return whether an otherwise idle node of this kind can run the attempt."""
+        """Return whether the attempt can run on `node` if no other attempt runs there."""
         return self.kind == node.kind and self.devices <= node.devices and self.shares <= node.shares
 
 
@@ -65,7 +67,7 @@ class WorkItems:
         return [item for item in found if item]
 
     def taken(self, worker: str) -> list[WorkItem]:
-        """Return the items of a worker whose end is not recorded yet."""
+        """Return the items that a worker has taken and whose end it has not recorded yet."""
         folder = self.folder / worker / "taken"
         return [item for name in file_names(folder) if (item := self._item(folder / name))]
 

@@ -1,4 +1,4 @@
-"""The node workers of a store: find living ones, submit more while attempts wait, examine those that have ended."""
+"""The node workers of a store: find living workers, submit more while attempts wait, and examine ended workers."""
 
 import math
 import sys
@@ -22,7 +22,7 @@ SAFE = "No run was lost. Continue with the same command."
 
 @dataclass(frozen=True)
 class WorkerPool:
-    """The largest number of workers at a time, and the slots of each."""
+    """The largest number of node workers at a time, and the slots of each worker."""
 
     workers: int
     node: Node
@@ -32,7 +32,7 @@ class Workers:
     """The node workers of a store.
 
     living: folder name → handle of each worker that the cluster still has.
-    why: why the last worker failed.
+    why: the reason why the last worker failed; "" if none has failed.
     """
 
     def __init__(self, cluster: ClusterEngine, items: WorkItems, pool: WorkerPool | None) -> None:
@@ -44,7 +44,7 @@ class Workers:
         self._hopeless = False  # whether another worker would end in the same way
 
     def look(self) -> None:
-        """Adopt workers of earlier coordinators, and remove those that have ended."""
+        """Adopt the workers of earlier coordinators, and remove workers that have ended."""
         for folder in self._items.workers():
             if folder.name not in self.living:
                 self._find(folder)
@@ -53,7 +53,11 @@ class Workers:
                 self._gone(name)
 
     def keep_alive(self) -> None:
-        """Submit as many workers as the work items need. Raise UserError if workers end before they begin."""
+        """Submit as many workers as the work items need, but at most `WorkerPool.workers`.
+
+        Raises UserError if items wait, no worker lives, and TRIES workers in a row have ended before they began (or one
+        has reported an error).
+        """
         pool = self._pool
         if pool is None:
             return
@@ -67,7 +71,7 @@ class Workers:
             self._submit(wanted - len(self.living), pool)
 
     def serve(self, item: WorkItem) -> bool:
-        """Return whether a worker can take a waiting item, now or once it is submitted."""
+        """Return whether a living worker, or a worker that may be submitted, has enough slots for a waiting item."""
         nodes = [self._nodes[name] for name in self.living] + ([self._pool.node] if self._pool else [])
         return any(item.fits(node) for node in nodes)
 
@@ -77,7 +81,7 @@ class Workers:
         return list(dict.fromkeys(filter(None, found)))
 
     def end(self) -> None:
-        """Ask all workers to end after checkpoints."""
+        """Ask all workers to end. Their attempts save a checkpoint first."""
         for worker in self.living.values():
             self._cluster.terminate(worker)
 
@@ -139,7 +143,10 @@ class Workers:
 
 
 def _forget(folder: Path) -> None:
-    """Remove the folder of an ended worker. If its log may show why it ended, rename only the record of its job."""
+    """Remove the folder of an ended worker.
+
+    If the worker failed and has a log, keep the folder and only rename the record of the worker's job.
+    """
     ended = recorded_exit(folder)
     if (ended is not None and ended.code == 0) or "log.txt" not in file_names(folder):
         remove_folder(folder)

@@ -1,10 +1,9 @@
 """Node workers: jobs of a cluster that run many attempts one after the other, instead of one job per attempt.
 
-An attempt becomes a work item on the shared disk. Node workers (node_worker.py) take the items by themselves, in the
-order of the items. This engine keeps as many workers alive as the items need, but at most `WorkerPool.workers`. Another
-engine submits the workers: they are children of that engine, which starts, signals and adopts them. If a worker ends,
-because of its time limit or with its node, its attempts end like those of any engine, and the coordinator starts new
-ones.
+This engine writes each attempt as a work item to the shared disk. Node workers (node_worker.py) take the items in their
+order. This engine keeps as many workers alive as the items need, but at most `WorkerPool.workers`. A second engine, for
+example Slurm's, submits the workers. It starts, signals and adopts them as its children. If a worker ends because of
+its time limit or because its node fails, its attempts end too, and the coordinator starts new attempts.
 """
 
 import logging
@@ -20,15 +19,17 @@ from experiments.jobs.engines.keeper import recorded_exit
 from experiments.jobs.engines.work_items import KILL, STOP, WorkItem, WorkItems
 from experiments.jobs.engines.worker_pool import WorkerPool, Workers
 
-AGAIN_S = 60.0  # time until the next try after the cluster has refused a worker
+AGAIN_S = 60.0  # seconds until the next try after the cluster has refused a worker
 UNTAKEN = "no node worker had taken it"
 log = logging.getLogger(__name__)
 
 
 class NodeWorkers(ClusterEngine):
-    """Starts attempts by node workers, which are children of `inner`. Without a pool, `inner` starts the attempts.
+    """Runs attempts on node workers, which the engine `inner` starts. Without a pool, `inner` starts each attempt.
 
-    In both cases it adopts attempts that were started in either way. folder: folder of the store.
+    With or without a pool, this engine adopts attempts of both kinds: work items, and jobs of `inner`.
+
+    folder: folder of the store.
     """
 
     def __init__(self, inner: ClusterEngine, folder: Path, pool: WorkerPool | None = None) -> None:
@@ -72,7 +73,7 @@ class NodeWorkers(ClusterEngine):
         return name in self._places
 
     def _look(self, *, now: bool = False) -> None:
-        """Update which workers live and where the items are, unless that was done less than LOOK_EVERY_S ago."""
+        """Update the living workers and the places of the items, at most once every LOOK_EVERY_S unless `now`."""
         if not now and time.monotonic() - self._looked < LOOK_EVERY_S:
             return
         self._looked = time.monotonic()
@@ -134,7 +135,7 @@ class NodeWorkers(ClusterEngine):
         time.sleep(timeout_s)
 
     def close(self) -> None:
-        """End the workers if there is no attempt. Otherwise they continue, and end by themselves when they are idle."""
+        """End the workers if no attempt waits or runs. Otherwise the workers continue, and end when they are idle."""
         if self._pool:
             self._look(now=True)
             if not self._places:

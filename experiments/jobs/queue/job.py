@@ -1,7 +1,7 @@
 """A job: one run in the queue.
 
-`Job` describes what to run. `Member` is a table row that the run belongs to. `JobStatus` is the job's state for
-display. The coordinator reads and writes `Waiting`, `Claimed` and `Ending`.
+`Job` describes what to run. `Member` is a table row to which the run belongs. `JobStatus` is the job's state for
+display. The coordinator reads `Waiting` and `Claimed` from the queue, and writes `Ending` to it.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ from experiments.store.retention import Keep, union
 class State(StrEnum):
     """State of a job: waiting → running → finished | failed | cancelled.
 
-    A run to be resumed goes from running to waiting.
+    A job whose run will be resumed goes from running back to waiting.
     """
 
     WAITING = "waiting"
@@ -37,8 +37,8 @@ class State(StrEnum):
 class Outcome(StrEnum):
     """Result of one attempt, stored in the queue's history."""
 
-    FINISHED = "finished"  # everything requested is done
-    PREEMPTED = "preempted"  # the attempt was stopped on request, after a checkpoint
+    FINISHED = "finished"  # the attempt made all parts that it had to make
+    PREEMPTED = "preempted"  # the attempt was stopped on request, usually after a checkpoint
     KILLED = "killed"  # the attempt ended without a message: SIGKILL, a crash, the kernel's out-of-memory killer
     HUNG = "hung"  # the attempt was stopped, because it wrote no events for too long
     OUT_OF_MEMORY = FailureClass.OUT_OF_MEMORY
@@ -51,7 +51,7 @@ class Outcome(StrEnum):
 
 
 class Member(NamedTuple):
-    """A row of a table that a run belongs to. A run may belong to several tables."""
+    """A table row to which a run belongs. A run may belong to several rows and tables."""
 
     study: str
     profile: str
@@ -68,21 +68,21 @@ class Job:
     train: bool = True  # false: only evaluate existing weights
     evaluations: tuple[EvaluationSpec, ...] = ()
     renew: Mapping[str, int] = field(default_factory=dict)  # stale eval_id → the attempt whose evaluation is replaced
-    prepared_key: str = ""  # equal for jobs that share a preparation; "": the settings decide
+    prepared_key: str = ""  # key that is equal for jobs with the same prepared data; "": use all settings as the key
     memory_gb: float = 0.0  # predicted memory on the CPU; 0: unknown
     gpu_memory_gb: float = 0.0  # predicted memory on a GPU; 0: unknown
     devices: int = 1  # number of devices that train the run together
     priority: int = 0  # jobs with a higher priority start first
-    # Jobs with a lower turn start first: the first seeds of all rows, then the second ones, and so on. Among the rows,
-    # base comes first, and then those with large published changes.
+    # Jobs with a lower turn start first: the first seeds of all rows, then the second seeds, and so on. Within a seed,
+    # base comes first, and then the rows with large published changes.
     turn: int = 0
     members: tuple[Member, ...] = ()
-    rerun_after: int = 0  # results of attempts up to this number are stale: train again
+    rerun_after: int = 0  # results of attempts up to this number are stale, so the run is trained again
     keeps: tuple[Keep, ...] = ()  # checkpoints that the requests for this run need
     continues: tuple[str, ...] = ()  # run_ids of shorter runs of the same schedule, longest first
     limit: int | None = None  # number of examples of each set to evaluate, for `run --smoke`; None: all
     read_by: tuple[EvaluationSpec, ...] = ()  # evaluations of ensembles that need checkpoints of this run
-    read_at: tuple[int, ...] = ()  # steps after which branches begin, which need the checkpoints of these steps
+    read_at: tuple[int, ...] = ()  # steps whose checkpoints are needed, because branches begin after these steps
 
     @property
     def run_id(self) -> str:
@@ -109,7 +109,7 @@ class Job:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any], members: tuple[Member, ...] = ()) -> "Job":
-        """Return the job in a result of `to_json`.
+        """Return the job that `to_json` has converted to `values`, with these members.
 
         Raises TypeError, KeyError or ValueError for missing and for unknown fields.
         """
@@ -123,7 +123,7 @@ class Job:
 
 
 def merge(old: Job, new: Job) -> Job:
-    """Join two requests for one run into one job, if the run is requested again before its end."""
+    """Return one job that fulfils two requests for the same run. The run was requested again before its end."""
     evaluations = {item.eval_id: item for item in old.evaluations}
     for item in new.evaluations:
         if item.eval_id not in evaluations or item.eval_id in new.renew:
@@ -178,19 +178,19 @@ class Waiting:
     inputs_key: str
     memory_gb: float = 0.0  # predicted memory on the CPU; 0: unknown
     devices: int = 1  # number of devices that train the run together
-    alone: bool = False  # the job needs a whole device, because memory ran out next to other runs (0 or 1 in the queue)
+    alone: bool = False  # whether the job needs a whole device, because memory ran out next to other runs
     gpu_memory_gb: float = 0.0  # predicted memory on a GPU; 0: unknown
     turn: int = 0
     steps: int | None = None  # number of training steps, also if the job only evaluates; None if unknown
 
     def needs_gb(self, kind: str) -> float:
-        """Return the predicted GB on a device of that kind."""
+        """Return the predicted GB of memory on a device of this kind."""
         return self.gpu_memory_gb if kind == "cuda" else self.memory_gb
 
 
 @dataclass(frozen=True)
 class Claimed:
-    """A job in full, with the state that its attempts have left."""
+    """A job with all its fields, and the state that its earlier attempts have left."""
 
     job: Job
     attempt: int
@@ -199,7 +199,7 @@ class Claimed:
     stalls: int  # number of attempts in a row that did not improve `best`
     ref: Mapping[str, Any] | None = None  # the engine's reference to the running child
     slot: str = ""
-    alone: bool = False  # the job has a whole device, because memory ran out next to other runs
+    alone: bool = False  # whether the job gets a whole device, because memory ran out next to other runs
     hangs: int = 0  # number of attempts in a row that hung, or whose device failed
     signed: bool = False  # whether this user has signed the job (trust.py)
 

@@ -1,6 +1,6 @@
-"""The JSON columns of the queue.
+"""Read and write the JSON columns of the queue.
 
-They have checksums, because they determine results and identify processes.
+Their values have checksums, because they determine results and identify processes.
 """
 
 import json
@@ -18,7 +18,7 @@ def to_text(values: Mapping[str, Any]) -> str:
 
 
 def from_text(text: Any, run_id: str) -> dict[str, Any]:
-    """Return the record in a text of `to_text`. Raise Damaged if it does not match its checksum."""
+    """Return the record in a text that `to_text` wrote. Raise Damaged if the text does not match its checksum."""
     try:
         return without_checksum(json.loads(text))
     except (ValueError, TypeError, RecursionError) as error:

@@ -28,8 +28,8 @@ class Queue(QueueConnection):
     def enqueue(self, jobs: Iterable[Job], now: float | None = None) -> int:
         """Add jobs, and return how many of them were not waiting or running before.
 
-        A run is in the queue only once. A request for a run that waits or runs is joined with the earlier request. A
-        run that has ended waits again.
+        A run is in the queue only once. A request for a run that waits or runs is joined with the earlier request. If a
+        run has ended, its job waits again.
         """
         now = record_time() if now is None else now
         measured = functools.cache(self.measured_gpu_gb)
@@ -42,12 +42,15 @@ class Queue(QueueConnection):
         return added
 
     def join(self, members: Iterable[tuple[str, Member]]) -> None:
-        """Record the table rows of finished runs, which need not be queued."""
+        """Record the table rows to which finished runs belong. The runs are not queued."""
         with self._change():
             self._members_of(members)
 
     def cancel(self, run_ids: Iterable[str]) -> int:
-        """Cancel waiting jobs at once, and running jobs through the coordinator. Return the number of these jobs."""
+        """Cancel waiting and running jobs, and return their number.
+
+        Waiting jobs end at once. The coordinator stops running jobs.
+        """
         count = 0
         with self._change():
             for run_id in run_ids:
@@ -63,10 +66,10 @@ class Queue(QueueConnection):
         return count
 
     def retry(self, run_ids: Iterable[str]) -> int:
-        """Queue failed and cancelled jobs again, with their checkpoints, and return their number.
+        """Queue failed and cancelled jobs again, and return their number. The runs resume from their checkpoints.
 
-        All held jobs are released, except those that `ablations run` has left. The coordinator holds jobs that need
-        trust again.
+        Also release all held jobs, except those that `ablations run` has left because they belong to another table. If
+        a job executes code that the user must trust first, the coordinator holds the job again.
         """
         with self._change():
             self._db.execute("UPDATE jobs SET held='' WHERE held NOT IN ('', ?)", (LEFT,))
@@ -80,9 +83,9 @@ class Queue(QueueConnection):
             )
 
     def release_left(self, run_ids: Iterable[str]) -> None:
-        """Release these runs.
+        """Release the jobs of these runs that `ablations run` has left.
 
-        The present coordinator then starts them, although it began with those of another table.
+        The present coordinator then starts them, although it was started for another table.
         """
         self._write(
             "UPDATE jobs SET held='' WHERE held=? AND run_id IN (SELECT value FROM json_each(?))",
@@ -105,7 +108,7 @@ class Queue(QueueConnection):
         return found
 
     def forget(self, run_ids: Iterable[str]) -> None:
-        """Remove the entries of runs, with their table rows and attempts, except of running ones."""
+        """Remove the entries of runs, with their table rows and attempts. Entries of running jobs stay."""
         with self._change():
             for run_id in run_ids:
                 done = self._db.execute("DELETE FROM jobs WHERE run_id=? AND state<>'running'", (run_id,)).rowcount
@@ -130,9 +133,10 @@ class Queue(QueueConnection):
             return self._db.execute(sql, values).rowcount
 
     def _sound_entry(self, run_id: str) -> tuple[str, str, str] | None:
-        """Return (spec, state, signature) of a run. Remove a damaged entry, so that it can be written again.
+        """Return (spec, state, signature) of a run; None if it has no entry or its entry is damaged.
 
-        Raises Damaged for a damaged entry of a running job.
+        A damaged entry is removed, so that it can be written again. If the job with the damaged entry runs, the error
+        (Damaged or ValueError) is raised instead.
         """
         row: tuple[str, str, str, str] | None = self._db.execute(
             "SELECT spec, state, signature, pinned FROM jobs WHERE run_id=?", (run_id,)

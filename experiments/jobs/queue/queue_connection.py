@@ -17,7 +17,7 @@ from experiments.jobs.queue.sqlite_errors import explain
 SHARING = "sharing"  # name of the note about how many runs each GPU of `auto` has
 LEFT = "left by `ablations run`, which trains its own table; `ablations work` starts it"  # why a job is held
 SPEC = "CASE WHEN json_valid(spec) THEN spec ELSE '{}' END"  # {} for a damaged entry
-# The jobs of a task and a study, if the task does not predict their GPU memory.
+# Condition that selects the jobs of a task and a study whose GPU memory is not predicted.
 UNPREDICTED = (
     f"json_extract({SPEC}, '$.gpu_memory_gb')=0 AND json_extract({SPEC}, '$.spec.config.task')=? "
     "AND run_id IN (SELECT run_id FROM members WHERE study=?)"
@@ -68,7 +68,7 @@ class QueueConnection:
         return [_row(self.path, values, self.members(values[0]).get(values[0], ())) for values in found]
 
     def asked_of_failed(self) -> dict[str, set[str]]:
-        """Return failed run_id → its requested eval_ids. Runs with damaged entries are left out."""
+        """Return the run_id of each failed run → its requested eval_ids. Runs with damaged entries are left out."""
         rows = self._read("SELECT run_id, spec FROM jobs WHERE state='failed'")
         found = {}
         for run_id, spec in rows:
@@ -77,9 +77,9 @@ class QueueConnection:
         return found
 
     def speed(self) -> float | None:
-        """Return the predicted cost completed per second and slot; None if unknown.
+        """Return the predicted cost that a slot completes per second; None if unknown.
 
-        It is the mean over all runs that finished at their first attempt.
+        The result is the total cost divided by the total time of all runs that finished at their first attempt.
         """
         [(cost, seconds)] = self._read(
             "SELECT sum(j.cost), sum(max(a.ended - a.started, 0)) FROM jobs j JOIN attempts a "
@@ -89,9 +89,9 @@ class QueueConnection:
         return cost / seconds if cost and seconds else None
 
     def usual_s(self) -> float | None:
-        """Return the mean time of the runs without a predicted cost; None if unknown.
+        """Return the mean seconds that a run without a predicted cost takes; None if unknown.
 
-        Only runs that finished at their first attempt count.
+        Only runs that finished at their first attempt are counted.
         """
         [(seconds,)] = self._read(
             "SELECT avg(max(a.ended - a.started, 0)) FROM jobs j JOIN attempts a "
@@ -101,9 +101,9 @@ class QueueConnection:
         return seconds or None
 
     def running_left(self) -> list[float]:
-        """Return the predicted seconds of training left of each running job; 0 if unknown.
+        """Return, for each running job, the predicted seconds that its training still takes; 0 if unknown.
 
-        A job without steps and without a predicted cost is assumed to take the usual time (`usual_s`).
+        If a job reports no remaining time and has no predicted cost, it is assumed to take the usual time (`usual_s`).
         """
         rows = self._read(
             "SELECT j.left_s, j.cost, a.started FROM jobs j LEFT JOIN attempts a "
@@ -126,7 +126,7 @@ class QueueConnection:
         return float(gb)
 
     def devices_wanted(self) -> int:
-        """Return the number of devices that all waiting and running jobs need at the same time."""
+        """Return the number of devices that would be in use if all waiting and running jobs ran at the same time."""
         [(count,)] = self._read("SELECT COALESCE(sum(devices), 0) FROM jobs WHERE state IN ('waiting', 'running')")
         return int(count)
 
@@ -175,13 +175,13 @@ class QueueConnection:
         return [dict(zip(names.split(", "), row, strict=True)) for row in rows]
 
     def damaged_lines(self) -> dict[tuple[str, int], tuple[str, int]]:
-        """Return (run_id, attempt) → fingerprint of its events, and the number of damaged lines in them."""
+        """Return (run_id, attempt) → (fingerprint of the attempt's events, number of damaged lines in the events)."""
         rows = self._read("SELECT run_id, number, events FROM attempts WHERE events != ''")
         told = {(run_id, number): text.rpartition(" ") for run_id, number, text in rows}
         return {place: (content, int(count)) for place, (content, _, count) in told.items() if count.isdigit()}
 
     def job(self, run_id: str) -> Claimed:
-        """Return a job in full. Raise KeyError if it is not in the queue, and Damaged if its entry is damaged."""
+        """Return the job of a run. Raise KeyError if it is not in the queue, and Damaged if its entry is damaged."""
         rows = self._read(
             "SELECT spec, j.attempt, pinned, best, stalls, a.ref, j.slot, alone, hangs, signature FROM jobs j "
             "LEFT JOIN attempts a ON a.run_id = j.run_id AND a.number = j.attempt WHERE j.run_id=?",
@@ -202,7 +202,7 @@ class QueueConnection:
     def members(self, run_id: str | None = None) -> dict[str, tuple[Member, ...]]:
         """Return the table rows of one run or of all runs, by run_id.
 
-        They include rows whose run was finished before the row was requested.
+        The result includes rows that were requested after their run had finished.
         """
         where, values = (" WHERE run_id=?", (run_id,)) if run_id else ("", ())
         found: dict[str, tuple[Member, ...]] = {}

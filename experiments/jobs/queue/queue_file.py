@@ -81,7 +81,7 @@ def connect(path: Path, *, create: bool) -> sqlite3.Connection:
 def _open(path: Path, writable: bool) -> sqlite3.Connection:
     if writable:
         return sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None)
-    # A queue on a read-only disk can be read, with its journal if there is one.
+    # On a read-only disk, first try to read the queue with its journal. If this fails, read the file without journal.
     connection = sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, isolation_level=None)
     try:
         connection.execute("SELECT count(*) FROM sqlite_master")
@@ -92,7 +92,7 @@ def _open(path: Path, writable: bool) -> sqlite3.Connection:
 
 
 def _make(path: Path) -> None:
-    """Create an empty queue under a temporary name and rename it, so that no process sees an incomplete one."""
+    """Create an empty queue under a temporary name and rename it, so that no process sees an incomplete queue."""
     with folder_beside(path.parent, f".{path.name}.") as folder:
         aside = folder / path.name
         with contextlib.closing(sqlite3.connect(aside, isolation_level=None)) as connection:
@@ -108,7 +108,7 @@ def _make(path: Path) -> None:
 def _converted(connection: sqlite3.Connection, in_place: bool) -> sqlite3.Connection:
     """Return the connection to a queue of version 0.1.0, converted to the present version.
 
-    in_place: convert the file itself. Otherwise convert a copy in memory, for readers.
+    in_place: whether to convert the file itself. If False, a copy in memory is converted, which is enough for readers.
     """
     if not in_place:
         copy = sqlite3.connect(":memory:", isolation_level=None)

@@ -9,7 +9,7 @@ from pathlib import Path
 from experiments.errors import DiskFull, UserError
 
 REBUILD = "A queue contains no results: `ablations queue STUDY` makes it again."
-# Parts of SQLite's messages about a damaged file. SQLite does not recognise every damage as such.
+# Texts in SQLite's messages about a damaged file. For some kinds of damage, SQLite reports another error.
 _DAMAGE = ("malformed", "no such table", "no such column", "has no column", "not decode", "unsupported file format")
 
 
@@ -19,8 +19,8 @@ def explain(path: Path, what: str = "the queue", again: str = f"Move it away. {R
 
     This includes SQLite errors that MLflow raises. Other errors pass unchanged.
 
-    what: name of the database.
-    again: advice on how to get a new one.
+    what: name of the database for messages.
+    again: advice on how to get a new database.
     """
     try:
         yield
@@ -35,7 +35,7 @@ def explain(path: Path, what: str = "the queue", again: str = f"Move it away. {R
 
 
 def _message(error: BaseException, path: Path) -> str:
-    """Return SQLite's message; "" for an error of another origin."""
+    """Return SQLite's message; "" if SQLite did not cause the error."""
     if isinstance(error, UnicodeDecodeError):  # SQLite quotes the damaged part of a schema
         return "malformed"
     if "database schema (found version" in str(error):  # MLflow has checked its tables
@@ -47,7 +47,7 @@ def _message(error: BaseException, path: Path) -> str:
 
 
 def _meant(message: str, path: Path) -> str:
-    """Return SQLite's message, or its real cause if SQLite could not create a file beside the database."""
+    """Return SQLite's message. If SQLite could not create a file beside the database, return the cause instead."""
     if "unable to open" in message and path.parent.is_dir() and not path.is_dir():
         if path.exists() and not os.access(path.parent, os.W_OK):
             return "readonly database"

@@ -1,6 +1,6 @@
 """Predict when the queue will be empty.
 
-The prediction uses the finished runs, or the running ones if none has finished.
+The prediction uses the speed of finished runs. If no run has finished, it uses the speed of the running runs.
 """
 
 import heapq
@@ -12,10 +12,12 @@ DOUBLING = 1.8  # assumed speed-up of a run on twice as many devices
 
 
 def left_s(queue: Queue, speed_now: float | None = None) -> float | None:
-    """Return the seconds until the queue is empty, if as many slots as now stay in use; None if unknown.
+    """Return the predicted seconds until the queue is empty; None if unknown.
 
-    The prediction uses the speed of finished runs, or `speed_now`, the speed of the running ones (cost per second), if
-    none has finished. Runs without a predicted cost are assumed to take the usual time of finished runs.
+    It is assumed that as many slots as now stay in use. Runs without a predicted cost are assumed to take the usual
+    time of finished runs.
+
+    speed_now: speed of the running jobs (cost per second), which is used if no run has finished.
     """
     speed, running, waiting = queue.speed() or speed_now, queue.running_left(), queue.waiting_costs()
     usual = queue.usual_s() if 0.0 in waiting else None
@@ -28,9 +30,10 @@ def left_s(queue: Queue, speed_now: float | None = None) -> float | None:
 
 
 def makespan(runs: Iterable[tuple[float, int]], free_at: Sequence[float]) -> float:
-    """Return the time when all runs have ended. The longest run starts first, and each takes the first free devices.
+    """Return the time when all runs have ended, if the longest run starts first.
 
-    On twice as many devices, a run is assumed to be DOUBLING times as fast.
+    Each run takes the devices that become free first. On twice as many devices, a run is assumed to be DOUBLING times
+    as fast.
 
     runs: (length on one device, number of devices).
     free_at: time when each device becomes free.

@@ -1,10 +1,10 @@
-"""Decide whose commands a queue may run. A store may come from another user, and its queue names commands and modules.
+"""Decide whose code a queue may run. A store may come from another user, and its queue names commands and modules.
 
-A user who queues a job signs it with a personal key, which is stored outside of every store (`key_file`). If a job
-executes a user's code, a coordinator runs it only if the key of the coordinator's user signed it. Other such jobs are
-held until `ablations work --trust STUDY` signs them. So a signature moves with the queue, is valid on every machine
-with the same home folder, and is worthless to another user. Jobs of this program's tasks and of installed packages need
-no signature, because they execute no text of the queue.
+When a user queues a job, the program signs the job with the user's key, which is stored outside of every store
+(`key_file`). If a job executes a user's code, a coordinator runs it only if the coordinator's user has signed it. If
+another user has signed it, the job is held until `ablations work --trust STUDY` signs it. The signature is stored in
+the queue and is valid on every machine with the same home folder, but only for the user who signed. Built-in tasks and
+tasks that installed packages register need no signature, because their jobs execute no code that the queue names.
 """
 
 import functools
@@ -34,12 +34,12 @@ def sign(spec: str) -> str:
 
 
 def signed(spec: str, signature: str) -> bool:
-    """Return whether this user queued exactly this text."""
+    """Return whether this user has signed exactly this text of a job."""
     return hmac.compare_digest(sign(spec).encode(), str(signature).encode())
 
 
 def executes(job: Job) -> str:
-    """Return a description of the user's code that a job executes; "" for a built-in task."""
+    """Return a description of the user's code that a job executes; "" for a built-in or registered task."""
     spec = job.spec
     if spec.task == "command":
         return f"the command {spec.trainer.command!r} in {spec.folder or 'this folder'}"
@@ -50,7 +50,7 @@ def executes(job: Job) -> str:
 
 
 def why_held(job: Job) -> str:
-    """Return the text for `status` that says what the job would execute and how to allow it."""
+    """Return the text for `status` that names the code of the job and the command that allows it."""
     study = job.members[0].study if job.members else job.run_id
     return (
         f"held: it executes {executes(job)}, which you have not queued here. Allow it with `ablations work --trust "
@@ -83,7 +83,7 @@ def _read(path: Path) -> bytes:
 
 
 def _make(path: Path) -> bytes:
-    """Create a key and return it. If two processes do so at the same time, the first key is used."""
+    """Create a key and return it. If two processes create a key at the same time, both return the first one."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     draft = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
     try:

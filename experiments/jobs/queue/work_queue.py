@@ -1,7 +1,7 @@
 """The coordinator's changes to the queue: claims, progress, endings.
 
-A claim is a compare-and-set. A process that finds that a job no longer waits takes the next one. One class contains all
-changes that only the coordinator makes.
+The coordinator claims a job with a compare-and-set. If the job no longer waits, the claim fails and the coordinator
+continues with the next job.
 """
 
 import json
@@ -19,8 +19,9 @@ from experiments.records import record_time
 from experiments.run_spec import EvaluationSpec
 
 # Selects the members of an ensemble, or the parent run of a branch, that have not ended. Their run_ids are among the
-# inputs of the job (experiments/identity.py). A damaged entry, which is not JSON, selects nothing; the job fails when
-# it is read. CROSS JOIN makes SQLite loop over the inputs, of which a job has few, and not over all jobs of the queue.
+# inputs of the job (experiments/identity.py). For a damaged entry, which is not JSON, the query selects nothing, and
+# the job fails when its entry is read. A job has few inputs, so CROSS JOIN makes SQLite loop over the inputs and not
+# over all jobs of the queue.
 _MEMBER_LEFT = (
     "SELECT 1 FROM json_each(CASE WHEN json_valid(jobs.spec) THEN jobs.spec ELSE '{}' END, '$.spec.inputs') AS read "
     "CROSS JOIN jobs AS other ON other.run_id = read.value WHERE other.state IN ('waiting', 'running') "
@@ -67,16 +68,16 @@ class WorkQueue(Queue):
         )
 
     def leave_others(self, run_ids: Collection[str]) -> None:
-        """Hold all waiting jobs except these until another coordinator starts."""
+        """Hold all waiting jobs except those of `run_ids`, until another coordinator starts."""
         self._write(
             "UPDATE jobs SET held=? WHERE state='waiting' AND run_id NOT IN (SELECT value FROM json_each(?))",
             (LEFT, json.dumps(list(run_ids))),
         )
 
     def release_held(self, beginning: str = "") -> None:
-        """Release held jobs whose reason has this beginning, so that they are checked again.
+        """Release held jobs whose reason begins with `beginning`, so that the coordinator checks them again.
 
-        A check may give another result, for example for another user with another key.
+        The result of the check may have changed, for example because another user works on the store.
         """
         self._write("UPDATE jobs SET held='' WHERE held<>'' AND held LIKE ?", (f"{beginning}%",))
 
@@ -104,18 +105,20 @@ class WorkQueue(Queue):
         return bool(claimed)
 
     def started(self, run_id: str, attempt: int, ref: Mapping[str, Any], pinned: Mapping[str, Any], best: int) -> None:
-        """Record what another coordinator needs to take over.
+        """Record the facts about a started attempt that another coordinator needs to take it over.
 
-        This is the engine's reference to the child, and the starting point of the attempt.
+        ref: the engine's reference to the child.
+        pinned, best: the pinned settings and the best progress at the start of the attempt.
         """
         with self._change():
             self._db.execute("UPDATE attempts SET ref=? WHERE run_id=? AND number=?", (to_text(ref), run_id, attempt))
             self._db.execute("UPDATE jobs SET pinned=?, best=? WHERE run_id=?", (to_text(pinned), best, run_id))
 
     def score_again(self, job: Job, replaced: Sequence[EvaluationSpec]) -> None:
-        """Queue the evaluations of weights that a new training has replaced, whichever study requested them.
+        """Queue evaluations again whose weights a new training has replaced, whichever study requested them.
 
-        Evaluations of stale results are not queued here. They are made when their study is run again.
+        If earlier results of the job are stale, nothing is queued here. The evaluations are made when their study is
+        run again.
         """
         if replaced and not job.rerun_after:
             self.enqueue([replace(job, evaluations=tuple(replaced), renew={})])
@@ -182,16 +185,17 @@ class WorkQueue(Queue):
     def events_read(self, run_id: str, attempt: int, content: str, damaged: int) -> None:
         """Record the number of damaged lines in an attempt's events.
 
-        content: fingerprint of the file of events. The number is valid only for this fingerprint.
+        content: fingerprint of the file of events. The number is valid as long as the file has this fingerprint.
         """
         self._write(
             "UPDATE attempts SET events=? WHERE run_id=? AND number=?", (f"{content} {damaged}", run_id, attempt)
         )
 
     def learn_gpu_memory(self, job: Job, gb: float) -> None:
-        """Record the measured peak of GPU memory of a run whose memory is not predicted.
+        """Record the measured peak GPU memory of a run whose memory is not predicted.
 
-        The peak becomes the prediction for the waiting runs of the same study, unless a larger peak was measured.
+        The peak becomes the prediction for waiting runs of the same task and study, unless a larger peak was measured
+        before.
         """
         with self._change():
             for study in {member.study for member in job.members}:
@@ -211,7 +215,7 @@ class WorkQueue(Queue):
             )
 
     def end_damaged(self, run_id: str, error: str) -> None:
-        """Set a run with a damaged queue entry to failed, in whatever state it is."""
+        """Set the state of a job with a damaged entry to failed, whatever its present state is."""
         self._write(
             "UPDATE jobs SET state='failed', doing='', slot='', request='', error=?, error_class=?, tracked=1, "
             "ended=? WHERE run_id=?",
