@@ -96,9 +96,10 @@ class PlannedRun:
 
     @property
     def steps_left(self) -> int | None:
-        """Number of steps that remain to be trained; None if unknown.
+        """Number of steps to train; None if unknown.
 
-        The number is 0 if the run is trained and only its evaluations are missing or stale.
+        The number is 0 if the run is trained and only its evaluations are missing or stale. Otherwise it is the number
+        of all steps of the run except those of its parent run. Checkpoints are not considered.
         """
         found = self.store_state
         trained = found.to_make or found.to_read or (found.stale and TRAINING not in found.stale)
@@ -296,7 +297,7 @@ def _with(row: PlannedRow, name: str, value: object) -> PlannedRow:
 
 
 def _refuse_same_runs(runs: list[PlannedRun], study: Study) -> None:
-    """Refuse two rows that differ only in settings outside the identities, because their numbers would be the same."""
+    """Refuse two rows that differ only in settings that are in neither run_id nor eval_id: their results are equal."""
     seen: dict[tuple[str, ...], PlannedRun] = {}
     for run in runs:
         other = seen.setdefault((run.run_id, *run.eval_ids), run)
@@ -371,8 +372,9 @@ def _named(
 ) -> tuple[dict[str, str], RunName]:
     """Return the inputs of a run, with the digest of its row's code change, and the name of the run.
 
-    If the row's code cannot be made now, the change may have several digests. Then the function chooses the digest of
-    a run in the store, if there is one.
+    If the program cannot create the row's code now (for example because a patch does not apply), it knows only earlier
+    digests of the change, possibly several. Then the function chooses the digest of a run in the store. If the store
+    has no such run, the function returns the first digest.
     """
     variation = row.variation
     changes = (variation.code_change, *variation.other_changes) if variation.change else ("",)

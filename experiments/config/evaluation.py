@@ -11,7 +11,7 @@ CHECKPOINTS = "last|best|average:[1-9][0-9]*"  # regular expression for the valu
 class EvaluationConfig(Changeable):
     """Settings of decoding and scoring trained weights (section 6.1). They are part of eval_id and not of run_id."""
 
-    sets: Names = Field(("dev",), description='"dev" and names of test sets; "test": all of them')
+    sets: Names = Field(("dev",), description='"dev" and names of test sets; "test" means all test sets')
     checkpoint: str = Field("last", pattern=f"^({CHECKPOINTS})$", description="last, best (on dev) or average:K")
     beam_size: int = Field(4, ge=1, le=10_000, description="hypotheses kept at each step of the search (section 6.1)")
     length_penalty: float = Field(0.6, ge=0, description="alpha of ((5 + |Y|) / 6)^alpha")

@@ -84,8 +84,9 @@ class NetworkChange(ABC):
         """Change a network in place and return facts for the record.
 
         batches: the first batches of the training.
-        saved: weights of a network that the same value has changed. If given, use them instead of `batches`.
-        seed: seed for random numbers, at evaluation. None before a training: torch's generator is then seeded already.
+        saved: saved weights of a network to which the same change was applied. If given, use them instead of `batches`.
+        seed: seed for random numbers, if the change is made at evaluation. Before a training, the seed is None, because
+            torch's generator is already seeded.
 
         Raises UserError if the value does not fit the network.
         """

@@ -1,7 +1,7 @@
 """Encode and decode the lines of an event file, detect damaged lines, and define the kinds of events.
 
-The first event of a file has "format": 2. Every line ends with "crc": 8 hex digits of CRC-32 over the canonical JSON of
-the event (sorted keys, no spaces) without "crc".
+The first event of a file has "format": 2. The last field of every line is "crc": the CRC-32, as 8 hex digits, of the
+event's canonical JSON (sorted keys, no spaces) without this field.
 """
 
 import json
@@ -59,7 +59,10 @@ def decode(line: bytes) -> dict[str, Any] | None:
 
 
 def past_its_end(line: bytes) -> bool:
-    """Return whether a last line ends with another byte in place of the newline: the line is damaged, not cut off."""
+    """Return whether the last line is complete except that another byte replaces its newline.
+
+    Such a line is damaged. If the result is False, the line is still being written or was cut off.
+    """
     return _NO_NEWLINE.search(line, max(0, len(line) - _CRC_LENGTH)) is not None
 
 
@@ -146,11 +149,12 @@ _KINDS: dict[str, dict[str, Any]] = {
     "resumed": {"step": Required[Step], "path": Required[str], "run": str},
     # Training begins with the state of its parent run after this step.
     "branched": {"step": Required[Step], "path": Required[str], "run": Required[str]},
-    # Earlier attempts no longer count; written before "started".
+    # Earlier attempts no longer count. This event precedes "started".
     "restarted": {"why": str},
     # Values of the training curve.
     "metrics": {"step": Required[Step], "metrics": Required[dict[str, Number]]},
-    # The curves of these metrics follow again from their first point: a study now extracts them with another pattern.
+    # The next events repeat the curves of these metrics from the first point, because the study now extracts them with
+    # another pattern.
     "redrawn": {"metrics": Required[list[str]]},
     # Progress of work without steps; at most one per second.
     "progress": {"what": Required[str], "done": Number, "total": Number},
@@ -161,9 +165,10 @@ _KINDS: dict[str, dict[str, Any]] = {
     # Values that later attempts must use, so that a resume is exact.
     "pinned": {
         "micro_batch_tokens": Count,
-        "shapes": list[Annotated[list[Count], Field(min_length=3, max_length=3)]],  # (pairs, source, target); []: any
+        # (number of pairs, source length, target length) of each shape; [] if shapes are not fixed
+        "shapes": list[Annotated[list[Count], Field(min_length=3, max_length=3)]],
         "threads": Count,
-        "training_threads": Count,  # number of these threads that the training uses, if there are several
+        "training_threads": Count,  # how many of `threads` the training uses
         "precision": str,
         "attention_kernel": str,
     },

@@ -1,8 +1,8 @@
 """The ledger: all that was requested, started, ended, cancelled or discarded in a store, with the user and the reason.
 
-`ledger.jsonl` has one JSON object per line: `n` (1, 2, …), `time`, `who`, `what`, and the facts of that kind of line.
-Lines are only appended. If the last line has no line break, its writer was killed before it acknowledged the line. The
-next append removes such a line. This module does not import torch.
+`ledger.jsonl` has one JSON object per line: `n` (1, 2, …), `time`, `who`, `what` (the kind of line), and the facts of
+this kind. Lines are only appended. If the last line has no line break, its writer was killed before it acknowledged the
+line. The next append removes such a line. This module does not import torch.
 """
 
 import json
@@ -87,7 +87,7 @@ def damaged(store: Store) -> list[str]:
 def since(store: Store, begin: int) -> tuple[list[Entry], int]:
     """Return the lines from byte `begin` on, and the byte where the next line will begin.
 
-    Raises Damaged for a damaged line, because that line may have set a limit.
+    Raises Damaged for a damaged line, because that line may have set a limit of the budget.
     """
     found = []
     for line in _lines(store, begin):
@@ -203,7 +203,7 @@ _LAST = 253402300800.0  # Unix time of the end of the year 9999
 def _entry(line: bytes) -> Entry | None:
     """Return the entry on a line; None for a damaged line.
 
-    A line is damaged if it is not JSON, lacks its number or time, or has facts of wrong types.
+    A line is damaged if it is not JSON, lacks its number, time or kind, or has facts of wrong types.
     """
     try:
         found = json.loads(line)

@@ -1,9 +1,10 @@
-"""Compile the layers of a network with torch.compile: one graph for all shapes, and no silent fallback to eager mode.
+"""Compile the layers of a network with torch.compile, without a silent fallback to eager mode.
 
-Each layer is compiled separately, so that equal layers share their graphs. If a model of six layers were compiled as a
-whole, its graph would contain the code of a layer six times. torch's compiler is imported only if needed, because the
-import takes seconds. It caches its code on disk (in TORCHINDUCTOR_CACHE_DIR, by default the user's folder in the
-system's temporary folder), so equal layers of different runs are compiled only once per machine.
+Lengths are variables of a graph, so one graph serves many shapes. Each layer is compiled separately, so that equal
+layers share their graphs. If a model of six layers were compiled as a whole, its graph would contain the code of a
+layer six times. torch's compiler is imported only if needed, because the import takes seconds. It caches its code on
+disk (in TORCHINDUCTOR_CACHE_DIR, by default the user's folder in the system's temporary folder), so equal layers of
+different runs are compiled only once per machine.
 """
 
 import contextlib
@@ -15,9 +16,9 @@ from experiments.errors import UserError
 from model.protocol import Network
 from model.settings import SIDES
 
-# Maximum number of graphs for one kind of layer. Lengths are variables of a graph. torch compiles another graph for a
-# size of 1, which it treats as a constant, for lengths at which a layer chooses another kernel or window, and for other
-# strides.
+# Maximum number of graphs for one kind of layer. Lengths are variables of a graph. torch compiles a further graph in
+# three cases: a size is 1 (torch treats it as a constant), a layer chooses another kernel or window, or the strides
+# differ.
 GRAPHS = 16
 
 
@@ -27,7 +28,7 @@ def compile_layers(model: Network, backend: str = "inductor", threads: int = 1) 
     import torch._inductor.config as inductor
     import torch.fx.experimental._config as symbols
 
-    inductor.compile_threads = threads  # the default is all cores, also if several runs share the machine
+    inductor.compile_threads = threads  # the default is up to 32 threads, also if several runs share the machine
     symbols.use_duck_shape = False  # treat two lengths as two variables even if they are equal in the first batch
     # torch limits the graphs per code object. All kinds of layers share the code of one class.
     kinds = {(side, layer) for side in SIDES for layer in model.config.layers(side)}

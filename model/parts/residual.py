@@ -1,4 +1,4 @@
-"""The residual connections and norms around every sub-layer (sections 3.1 and 5.4). Shapes: D d_model."""
+"""The residual connections and norms around every sub-layer (sections 3.1 and 5.4). In shapes, D is d_model."""
 
 from collections.abc import Callable
 from typing import Any
@@ -21,8 +21,8 @@ class Residual(nn.Module):
 
     - "deepnorm": α·x + f(x).
     - "rezero": x + a·f(x) with a trained a that starts at 0 (Bachlechner 2020, arXiv 2003.04887).
-    - "fast_forward": W [x; f(x)] (Zhou 2016, arXiv 1606.04199, section 3.1; the paper has f's first product in place
-      of x).
+    - "fast_forward": W [x; f(x)] (Zhou 2016, arXiv 1606.04199, section 3.1). Zhou joins the first product inside f to
+      f(x); this program joins x.
     """
 
     def __init__(self, config: ModelSettings, side: Side) -> None:
@@ -99,7 +99,7 @@ def deepnorm(config: ModelSettings, side: Side) -> tuple[float, float]:
     """Return DeepNorm's α, the factor on x, and β, the factor on the initial weights.
 
     The formulas for N encoder layers and M decoder layers are in figure 2 of Wang 2022, arXiv 2203.00555. `config` may
-    be the settings of one sub-layer, after its brackets have replaced some of them.
+    be the settings of one sub-layer, including those that the layer line sets in brackets.
     """
     lines = [grammar.layers(grammar.parse(getattr(config, one)), config.layers_of(one)) for one in SIDES]
     encoder, decoder = (len(list(layers)) for layers in lines)

@@ -6,8 +6,8 @@ effect get a star from each test and from the larger p-value.
 
 scipy.stats.dunnett computes the p-values from random draws. It takes four seconds for 19 rows and minutes for 99 rows,
 and the last digits depend on the seed. All rows share the control and the pooled variance, so the joint distribution is
-an integral over the control's mean and the variance (Dunnett 1955). Both integrands are smooth, and the trapezoid rule
-has an error of about 1e-9. The unit tests compare the results with scipy.
+an integral over the control's mean and the variance (Dunnett 1955). The integrand is smooth in both variables, so the
+trapezoid rule has an error of about 1e-9. The unit tests compare the results with scipy.
 """
 
 import math
@@ -33,7 +33,8 @@ class Family:
     variance: float  # variance pooled within rows and control
     freedom: float  # degrees of freedom of the variance
     alpha: float = ALPHA  # level of the test
-    # Whether the common control makes the rows' differences correlated. If not: the studentized maximum modulus.
+    # Whether the common control makes the rows' differences correlated. If False, the distribution is the studentized
+    # maximum modulus (for T3).
     correlated: bool = True
 
     def error(self, n: int) -> float:
@@ -71,7 +72,8 @@ def _critical(family: Family) -> float:
 def family(control: Sequence[float], rows: Sequence[Sequence[float]]) -> Family | None:
     """Return the family of these samples; None if their variance cannot be estimated.
 
-    That is the case for too few values, for equal values, and for values so large that floating point loses the spread.
+    The variance cannot be estimated if there are too few values, if all values of each sample are equal, or if the
+    values are so large that floating point loses their spread.
     """
     samples = [np.asarray(values, dtype=float) for values in (control, *rows)]
     freedom = sum(len(values) - 1 for values in samples)
@@ -88,9 +90,10 @@ def family(control: Sequence[float], rows: Sequence[Sequence[float]]) -> Family 
 def t3(control: Sequence[float], row: Sequence[float], rows: int = 1) -> Family | None:
     """Return the family for Dunnett's T3 (JASA 75:796, 1980): one of `rows` rows against the control.
 
-    The variances may differ: the standard error is Welch's, and the degrees of freedom are Satterthwaite's. The family
-    has two samples of equal size, each with half the variance of the difference. Return None if a sample has a single
-    value, or if no sample has a spread.
+    The variances of the two samples may differ: the standard error is Welch's, and the degrees of freedom are
+    Satterthwaite's. The family describes the control and each row as samples of the same size n. Its variance is chosen
+    so that a difference of two means has Welch's standard error. Return None if a sample has a single value, or if no
+    sample has a spread.
     """
     n, samples = len(row), [np.asarray(values, dtype=float) for values in (control, row)]
     if min(map(len, samples)) < 2:
@@ -105,7 +108,7 @@ def t3(control: Sequence[float], row: Sequence[float], rows: int = 1) -> Family 
 def undistinguished(best: Sequence[float], others: Sequence[Sequence[float]]) -> list[bool]:
     """Return for each of `others` whether Welch's t test with Holm's correction finds no difference from `best`.
 
-    If a pair cannot be tested, because the values have no spread, only equal means count as no difference.
+    If a pair cannot be tested (a single value, or no spread), only equal means count as no difference.
     """
     p_values = {}
     for place, values in enumerate(others):

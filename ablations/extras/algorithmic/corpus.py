@@ -57,7 +57,7 @@ class AlgorithmicData(DataConfig):
     algorithm: Literal["copy", "reverse", "sort", "recall", "dyck", "recall_all"] = Field(
         "copy", description="task to learn (defined in ablations/extras/algorithmic/algorithmic.md)"
     )
-    symbols: int = Field(16, ge=2, le=10_000, description="number of symbols; dyck: half of them open, half close")
+    symbols: int = Field(16, ge=2, le=10_000, description="number of symbols; dyck: half are opening brackets")
     train_lengths: Range = Field(
         "5-20", description="range of lengths of training inputs, in symbols; all lengths are equally frequent"
     )
@@ -237,11 +237,12 @@ def _sort(chance: random.Random, length: int, symbols: int, _distance: int) -> t
 
 
 def _recall(chance: random.Random, length: int, symbols: int, distance: int) -> tuple[list[str], list[str]]:
-    """Return alternating keys and values followed by one of the keys, and the latest value of this key.
+    """Return an input and its output.
 
+    The input alternates keys and values and ends with one of the keys. The output is the latest value of that key.
     This is a form of the task in Graves et al. 2014, section 4.3. An even length is reduced by one symbol. `distance`
-    is the distance in pairs from the value to the query; 0 means that it is drawn. The queried key does not occur
-    again between them.
+    is the number of pairs from the value to the final key; 0 means that the distance is drawn. The key does not occur
+    between its value and the end of the input.
     """
     pairs = (length - 1) // 2
     place = pairs - (distance or chance.randint(1, pairs))
@@ -253,11 +254,14 @@ def _recall(chance: random.Random, length: int, symbols: int, distance: int) -> 
 
 
 def _recall_all(chance: random.Random, length: int, symbols: int, _distance: int) -> tuple[list[str], list[str]]:
-    """Return keys and values followed by all keys in another order, and these keys, each followed by its value.
+    """Return an input and its output.
 
-    Keys and values alternate; no key occurs twice. This is multi-query associative recall (Arora et al. 2023, arXiv
-    2312.04927) without fillers between the queries. In that paper a language model reads a query and predicts its
-    value; here the decoder writes the key and then the value. The length is rounded down to a multiple of three.
+    The input alternates keys and values and ends with all keys in another order. No two of its pairs have the same key.
+    The output has the keys in this other order, each followed by its value.
+
+    The task is multi-query associative recall (Arora et al. 2023, arXiv 2312.04927) without other symbols between the
+    queries. In that paper, a language model reads a query and predicts its value. Here the decoder writes the key and
+    then the value. The length of the input is rounded down to a multiple of three.
     """
     keys = chance.sample(range(symbols), length // 3)
     values = _line(chance, len(keys), symbols)

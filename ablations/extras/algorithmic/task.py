@@ -32,7 +32,10 @@ _OF_CORPUS = (
 class AlgorithmicEvaluation(EvaluationConfig):
     """Settings of decoding. The defaults are greedy search, because each input has one correct output."""
 
-    sets: Names = Field(("dev", "test"), description='"dev" and lengths of test sets; "test": all of them')
+    sets: Names = Field(
+        ("dev", "test"),
+        description='"dev" and test sets, each named by its range of lengths; "test" means all test sets',
+    )
     beam_size: int = Field(1, ge=1, description="hypotheses kept at each step of the search (section 6.1)")
     length_penalty: float = Field(0.0, ge=0, description="alpha of ((5 + |Y|) / 6)^alpha")
     max_extra_length: int = Field(
@@ -41,7 +44,10 @@ class AlgorithmicEvaluation(EvaluationConfig):
 
 
 class AlgorithmicConfig(RunConfig):
-    """Settings of a run. The defaults of model and training are those of the paper's base. All defaults are frozen."""
+    """Settings of a run. The defaults of model and training are those of the paper's base.
+
+    The defaults never change, because run_ids contain the differences from them.
+    """
 
     setting_roles: ClassVar[SettingRoles] = replace(
         RunConfig.setting_roles, not_in_run_id=(*NOT_IN_RUN_ID, *_OF_CORPUS)
@@ -58,8 +64,8 @@ class AlgorithmicConfig(RunConfig):
 EXACT = Column(
     "exact", "dev", "exact", "exact % (dev)", "higher", 1,
     counts=Counts(EXACT_COUNTS, exact, "statistics.npy"),
-    about="exact %: share of outputs that equal the reference. pieces %: share of equal pieces at equal positions, of "
-        "the longer of output and reference.",
+    about="exact %: share of outputs that equal the reference. pieces %: number of positions at which output and "
+        "reference have the same piece, divided by the length of the longer one.",
 )  # fmt: skip
 PIECES = Column(
     "pieces", "dev", "pieces", "pieces % (dev)", "higher", 1, counts=Counts(EXACT_COUNTS, pieces, "statistics.npy")

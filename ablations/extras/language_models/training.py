@@ -55,9 +55,10 @@ class WindowBatches:
         return [to_tensors(collate_windows(self._text, part, self._plan.window), pin=self._pin) for part in dealt]
 
     def trained_on(self, steps: int) -> tuple[Lengths, Lengths, Lengths]:
-        """Return how often each length of window occurs in the first `steps` updates of all ranks.
+        """Return how many windows of each length occur in the first `steps` updates of all ranks.
 
-        The result is counts, source lengths (zeros) and window lengths.
+        The length of a window is its number of pieces before padding.
+        The function returns three arrays: counts, source lengths (zeros) and window lengths.
         """
         lengths, counts = self._plan.seen(steps)
         return counts, np.zeros_like(lengths), lengths

@@ -75,7 +75,10 @@ class Argument:
 
 
 class Parsers:
-    """The parsers in the reached code of a script. `chosen` returns those that parse the command."""
+    """The parsers in the code that a run of the script reaches (reach.py).
+
+    `chosen` returns the parsers that parse the command.
+    """
 
     def __init__(self, code: Code) -> None:
         self._code = code
@@ -99,9 +102,11 @@ class Parsers:
         self._add()
 
     def chosen(self, words: Sequence[str]) -> tuple[list[Parser], list[str], list[str]]:
-        """Return the parsers that parse the command: the main parsers, then one parser per level of subcommands.
+        """Return the parsers that parse the command, and its subcommands.
 
-        Also returns the subcommands in `words`, and the possible subcommands if `words` must still name one.
+        The parsers are the main parsers, then the unknown parser (whose arguments may belong to any parser), then one
+        parser per level of subcommands. The second value has the subcommands in `words`. The third value has the
+        possible subcommands if `words` must still name one; otherwise it is empty.
         """
         own = [parser for parser in self._made.values() if not parser.names]
         parse, elsewhere = list[Parser](), list[Parser]()
@@ -257,7 +262,10 @@ def options_of(parser: Parser, level: int, code: Code) -> list[Option]:
 
 
 def _exclusive(options: Iterable[Option], arguments: Sequence[Argument]) -> Iterator[Option]:
-    """Yield the options. Options of a mutually exclusive group that a command would always give are left out."""
+    """Yield all options.
+
+    An option that the command would always contain is marked as left out if it belongs to a mutually exclusive group.
+    """
     members: dict[int, set[str]] = {}
     for argument in arguments:
         if argument.excludes is not None:
@@ -358,7 +366,7 @@ def _single(argument: Argument, defaults: Keywords, code: Code) -> Option | None
 
 
 def _of_loop(argument: Argument) -> bool:
-    """Return whether the only condition around an argument is a loop over parsers that adds it to each of them."""
+    """Return whether the call is inside nothing but a loop over parsers, which adds the argument to each parser."""
     of = argument.call.func.value if isinstance(argument.call.func, ast.Attribute) else None
     loop = argument.at.around[0]
     same = isinstance(loop, ast.For) and isinstance(of, ast.Name) and name_of(loop.target) == of.id
@@ -366,7 +374,7 @@ def _of_loop(argument: Argument) -> bool:
 
 
 def _switch(option: Option, action: str, default: ast.expr | None, words: Keywords) -> Option:
-    """Return an option without a value as a setting that is true or false.
+    """Return a switch (an option that takes no value) as a setting that is true or false.
 
     The option is left out if giving it does not change the script's value.
     """
@@ -389,9 +397,9 @@ def _switch(option: Option, action: str, default: ast.expr | None, words: Keywor
 
 
 def _converted(option: Option, value: Any, kind: ast.expr | None, file: Path, code: Code) -> Option:
-    """Return the option as a setting with its default, if the script's converter reads the setting back unchanged.
+    """Return the option as a setting with its default, if the converter turns the written value into the same value.
 
-    kind: the converter. Otherwise the option is left out.
+    If the converter does not, the option is left out. kind: the converter of the script.
     """
     named, flag = text_of(kind) or source(kind), option.flag  # optparse gives types as strings
     equals = "=" if flag.startswith("--") else ""
@@ -451,7 +459,10 @@ def _of_text(test: ast.Compare) -> bool:
 
 
 def _test_of(node: ast.AST | None) -> tuple[str, str] | None:
-    """Return a text for which a test of a text is true, and one for which it is false; None for other expressions."""
+    """Return one text that makes an expression true and one that makes it false.
+
+    Return None if the expression is no test of a text.
+    """
     if isinstance(node, ast.Call) and name_of(node) == "bool" and len(node.args) == 1:
         node = node.args[0]
     if isinstance(node, ast.Call) and name_of(node) == "strtobool":

@@ -49,7 +49,7 @@ def chosen(code: Code, words: Sequence[str]) -> tuple[list[Command], list[str], 
     while levels[-1].below:
         current = levels[-1]
         if current.typer and len(current.below) == 1 and current.callback is None and len(levels) == 1:
-            levels.append(current.below[0])  # the command line does not name the only command of an app
+            levels.append(current.below[0])  # the command line does not name a typer app's only command
             named.append("")
             continue
         found = next(((w, each) for w in words for each in current.below if w in each.names), None)
@@ -177,9 +177,9 @@ def _declared(call: ast.Call) -> Option | None:
 
 
 def _of_kind(option: Option, default: ast.expr | None, kind: str | None) -> Option:
-    """Return the option as a setting with its default, if click reads the setting back unchanged.
+    """Return the option as a setting with its default, if click turns the written value into the same value.
 
-    Otherwise the option is left out. kind: the name of the option's type; None: the type of its default.
+    If click does not, the option is left out. kind: the name of the option's type; None: the type of its default.
     """
     value = literal(default)
     if value is UNKNOWN:

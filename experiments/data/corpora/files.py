@@ -1,7 +1,8 @@
 r"""Read text files, plain or .gz, and compute fingerprints of their content. Imports no torch.
 
-A line ends only at "\n". (`str.splitlines` also breaks at U+2028, U+0085 and six more characters, which occur in real
-text.) A "\r" before the "\n" belongs to the line end and is removed. A byte order mark at the start is removed, too.
+A line ends only at "\n". (`str.splitlines` also breaks at U+2028, U+0085 and other characters, which occur in real
+text.) A "\r" before the "\n" belongs to the line end and is removed. A byte order mark at the start of a file is also
+removed.
 """
 
 import codecs
@@ -20,7 +21,9 @@ from experiments.store.checksummed import read_json, write_json
 
 BLOCK = 1 << 20  # bytes per read
 LONGEST_LINE = 1 << 20  # characters; a longer line is not a sentence, and encoding it could exhaust the memory
-RECENT_S = 2.0  # facts of a file changed within this time are not stored: it may change again with the same time stamp
+# seconds; if a file was changed more recently than this, its facts are not stored, because the file may change again
+# with the same time stamp
+RECENT_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,7 @@ def read_lines(path: Path, sha256: str = "") -> Iterator[str]:
     """Yield the lines of a file without their line ends.
 
     sha256: the expected hash of the unpacked bytes; "" skips the check.
-    Raises UserError if the file cannot be read and, after the last line, if the hash differs.
+    Raises UserError if the file cannot be read. If the hash differs, raises UserError after the last line.
     """
     with _explained(path):
         for number, line in enumerate(read_raw(path, sha256)):
@@ -156,7 +159,8 @@ class Fingerprints:
             status = path.stat()
         except OSError:
             return inspect(path)  # raises a UserError with the reason
-        # The inode and the change time detect new content even if a copy preserves size and time (`cp -p`, rsync).
+        # The inode and the change time (ctime) detect new content, even if a copy (`cp -p`, rsync) preserves the size
+        # and the modification time (mtime).
         stamp = [status.st_size, status.st_mtime_ns, status.st_ino, status.st_ctime_ns]
         name = f"{path.absolute()}{' raw' * self._raw}"
         if name in _seen and _seen[name][0] == stamp:

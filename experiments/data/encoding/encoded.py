@@ -97,9 +97,9 @@ class EncodedCorpus:
         return model
 
     def longest(self, name: str, set_digest: str = "") -> int:
-        """Return the number of pieces of the longest row on either side of "train" or a prepared set, EOS counted.
+        """Return the length in pieces, with EOS, of the longest source or target row.
 
-        This reads only the offsets, and checks no hashes.
+        name: "train" or a prepared set. This function reads only the offsets, and checks no hashes.
         """
         folder = self.folder / ("train" if name == "train" else f"sets/{name}-{set_digest}")
         return max(int(side.lengths.max(initial=0)) for side in self._sides(folder).values())

@@ -55,8 +55,9 @@ def flag(name: str, written: str, value: Any) -> str:
     """Return the flag that is passed for a value that is true or false; "" if no flag is passed.
 
     written: the flag in the placeholder. `--flag` is passed if the value is true. `--no-flag` is passed if the value is
-        false; but if the setting's name begins with "no", it is passed if the value is true. For `--yes|--no`, the
-        first flag is passed if the value is true, and the second one if it is false. Either of them may be empty.
+        false. A setting with the name `no` or `no_…` is an exception: `--no-flag` is passed if its value is true. For
+        `--yes|--no`, the first flag is passed if the value is true, and the second one if it is false. Either of them
+        may be empty.
     """
     first, bar, second = written.partition("|")
     negates = re.match("--?no[-_]", first) and not re.match("no(_|$)", name.rpartition(".")[2])
