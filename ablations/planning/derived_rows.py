@@ -11,10 +11,10 @@ from experiments.tasks.base import Task
 
 
 def as_run(study: Study, row: Variation) -> Variation:
-    """Return the row with all settings of its runs: the settings of the named row, and those of the row itself.
+    """Return an ensemble or a branch with the settings of the row that it names added; return other rows unchanged.
 
     A setting of the ensemble (about decoding) or of the branch (about the continued training) replaces the same setting
-    of the named row. A branch has the seeds of its parent run, unless the branch sets `seeds`.
+    of the named row. A branch has the seeds of its parent row, unless the branch sets `seeds`.
     """
     named = row.ensemble.of if row.ensemble else row.branch.row if row.branch else None
     if named is None:
@@ -34,7 +34,7 @@ def as_run(study: Study, row: Variation) -> Variation:
 def first_step(row: Variation, profile: str, of: Profile, where: str) -> int:
     """Return the last step that a branch shares with its parent run, under a profile.
 
-    Raises UserError (see `scaled_step`).
+    Raises UserError if the profile gives no valid step (see `scaled_step`).
     """
     assert row.branch is not None
     given = row.branch.by_profile.get(profile)
@@ -42,9 +42,10 @@ def first_step(row: Variation, profile: str, of: Profile, where: str) -> int:
 
 
 def steps_kept(study: Study, profile: str, of: Profile) -> dict[str, tuple[int, ...]]:
-    """Map the key of each parent row to the steps whose checkpoints are kept, because a row branches from them.
+    """Map the key of each parent row to the steps from which rows branch. Checkpoints of these steps are kept.
 
-    Rows that are not selected count too. Rows with mistakes are skipped; planning the row reports the mistake.
+    Branches that are not selected count too. A branch with a mistake is skipped here, because planning that branch
+    reports the mistake.
     """
     found: dict[str, set[int]] = {}
     for row in study.variations:
@@ -57,8 +58,8 @@ def steps_kept(study: Study, profile: str, of: Profile) -> dict[str, tuple[int, 
 def check_branch(row: Variation, parent_run: TaskConfig, config: TaskConfig, step: int, task: Task, where: str) -> None:
     """Raise UserError if the branch is not possible.
 
-    A branch is not possible if a training does not reach the step, or if a setting that differs has an effect before
-    the step.
+    A branch is not possible in three cases: the parent run ends before the step, the branch does not train beyond the
+    step, or a setting in which the two differ has an effect before the step.
     """
     assert row.branch is not None
     for steps, whose in (

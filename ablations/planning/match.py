@@ -1,4 +1,4 @@
-"""Match the parameters (`match = "params"`) or the training cost (`match = "flops"`) of rows to those of base.
+"""Match the number of parameters (`match = "params"`) or the training cost (`match = "flops"`) of rows to base's.
 
 The plan solves for the setting `by` before training. A solved value is an ordinary setting of the row in this profile,
 so the row's run_ids are the same as if the study set this value. Counts are computed from the configuration alone
@@ -32,9 +32,9 @@ _SETTINGS = {**SCALED, "width": (*SCALED["width"], *SCALED["head_width"])}
 def matched(study: Study, selection: Selection, task: Task) -> tuple[Study, list[str]]:
     """Return the study with the solved values in its rows, and notes for the table.
 
-    The notes list what was matched, by which setting, and the remaining differences. The selected rows are solved, and
-    the rows whose trainings they read. Base, ensembles, branches and imported rows are not solved. Raises UserError if
-    a row cannot be matched.
+    The notes say what was matched and by which setting, and list the remaining differences. Values are solved for the
+    selected rows, and for the rows whose trainings selected ensembles and branches use. They are not solved for base,
+    ensembles, branches and imported rows. Raises UserError if a row cannot be matched.
     """
     name, profile = study.profile_named(selection.profile)
     if not any(each.match or each.by for each in (study, profile, *study.variations)):

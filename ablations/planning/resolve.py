@@ -131,7 +131,11 @@ def _branched(context: Context, row: PlannedRow, reference: Mapping[str, Any]) -
 
 
 def check_words(context: Context) -> None:
-    """Check that every named setting exists, and that a column exists for every published number."""
+    """Raise UserError for a name in the study that does not exist: a setting, a column, or a published number.
+
+    Also raise UserError for a name in [published] that a column of the task already prints, and for ratios of the
+    profile that multiply nothing.
+    """
     study, known = context.study, setting_names(context.task.config_type)
     given = context.task.config_type.setting_roles.given_elsewhere
     check_names(study.base, known, f"{study.origin}, [base]", given)
@@ -227,7 +231,10 @@ def _explain(error: Any, settings: Mapping[str, Setting]) -> str:
 
 
 def _setting_of(location: tuple[int | str, ...], settings: Mapping[str, Setting]) -> str | None:
-    """Return the setting that an error is about. Pydantic's location may go deeper, for instance to a list item."""
+    """Return the setting that an error is about; None for an error about a whole section.
+
+    Pydantic's location may go deeper than the setting, for instance to a list item.
+    """
     for length in range(len(location), 0, -1):
         name = ".".join(str(part) for part in location[:length])
         if name in settings:
@@ -240,7 +247,7 @@ def _from(values: Mapping[str, Any], source: str) -> dict[str, Setting]:
 
 
 def _refuse_unread(context: Context, rows: Sequence[tuple[Variation, TaskConfig, object]]) -> None:
-    """Refuse a setting that a row sets but does not read, and a setting of --set that no row reads."""
+    """Raise UserError for a setting that a row sets but does not use, or for one of --set that no row uses."""
     for row, config, _ in rows:
         names = [*row.set, *row.fixed, *row.by_profile.get(context.profile_name, {})]
         for name in config.unread(names):
@@ -259,11 +266,14 @@ def _changes(config: TaskConfig, reference: Mapping[str, Any]) -> dict[str, Any]
     return {name: value for name, value in settings.items() if name in changed and name != "seed"}
 
 
-# --- Equal rows: rows of designs that equal another row are merged, all other equal rows are refused
+# --- Equal rows: a row of a design that equals an earlier row is merged into it; other equal rows are refused
 
 
 def merge_repeats(rows: list[PlannedRow]) -> list[PlannedRow]:
-    """Merge each row of a design into the earlier row that has the same settings, so that it is printed once."""
+    """Merge each row of a design into the earlier row that has the same settings, so that both print as one row.
+
+    Rows with a `seed_offset` are not merged.
+    """
     kept: list[PlannedRow] = []
     first: dict[str, int] = {}  # digest of the settings → index in `kept`
     for row in rows:
@@ -293,7 +303,7 @@ def _settings_digest(row: PlannedRow) -> str:
 
 
 def refuse_equal(rows: list[PlannedRow], origin: str, profile: str) -> None:
-    """Refuse two rows with equal settings and a common seed, because the table would show the same runs twice."""
+    """Raise UserError if two rows have equal settings and a common seed: the table would show the same runs twice."""
     seen: dict[tuple[str, int], PlannedRow] = {}
     for row in rows:
         settings = _settings_digest(row)
@@ -310,7 +320,10 @@ def refuse_equal(rows: list[PlannedRow], origin: str, profile: str) -> None:
 
 
 def refuse_cancelled(rows: list[PlannedRow], study: Study, profile: str) -> None:
-    """Refuse a row whose changes were all replaced, because it would print base's numbers under another name."""
+    """Raise UserError for a row whose changes the profile or the command line all replaces.
+
+    Such a row would print base's numbers under another name.
+    """
     for row in rows:
         changed = row.overrides or row.trainer.tree != study.code_tree
         if row.replaced and not changed and not row.variation.ensemble and not row.parent_run:

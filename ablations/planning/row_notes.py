@@ -17,7 +17,7 @@ def of_refused(rows: list[PlannedRow]) -> list[str]:
 
 
 def of_settings(rows: list[PlannedRow]) -> list[str]:
-    """Return one note for each replaced setting, with the rows that declare it, and one for each repeated row."""
+    """Return one note for each replaced setting, with the rows that declare it, and one for each row with repeats."""
     concerned: dict[tuple[str, str, str], list[str]] = {}
     for row in rows:
         for r in row.replaced:
@@ -33,7 +33,10 @@ def of_settings(rows: list[PlannedRow]) -> list[str]:
 
 
 def of_seeds(study: Study, rows: list[PlannedRow]) -> list[str]:
-    """Return a note if the command does not contain {seed}, because then it may ignore the seed; otherwise []."""
+    """Return a note if rows have several seeds and the command contains no place for the seed; otherwise [].
+
+    Such a command may ignore the seed. The places are {seed}, {settings} and {settings.yaml}.
+    """
     if not study.command or {"seed", "settings", "settings.yaml"} & set(names(study.command)):
         return []
     several = any(len(row.seeds) > 1 for row in rows)

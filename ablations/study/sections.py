@@ -49,7 +49,7 @@ def read_sections(tables: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_sections(tables: Mapping[str, Any], study: Any) -> None:
-    """Check the validated tables against the whole study. Raises ValueError."""
+    """Check the validated tables against the whole study. Raises ValueError if a check fails."""
     for name, table in tables.items():
         try:
             section_named(name).check(table, study)

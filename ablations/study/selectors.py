@@ -51,7 +51,10 @@ def selection(
     seeds: int | None = None,
     sets: Iterable[str] = (),
 ) -> Selection:
-    """Parse the options `--rows KEY,GROUP`, `--set key=value` … into a Selection. Raises UserError."""
+    """Parse the options `--rows KEY,GROUP`, `--set key=value` … into a Selection.
+
+    Raises UserError for an option with an invalid value.
+    """
     keys = () if rows is None else tuple(part.strip() for part in rows.split(","))
     if rows is not None and not all(keys):
         raise UserError(f'--rows "{rows}" names an empty row; separate keys or groups with commas: base,A-h1.')

@@ -263,7 +263,11 @@ def load_study(name_or_path: str, many: bool = False) -> Study:
 
 
 def _with_trees(study: Study) -> Study:
-    """Return the study with the git trees of base's code and of the rows' code. Raises UserError."""
+    """Return the study with the git trees of base's code and of the rows' code.
+
+    A row whose code cannot be made now is marked as refused. Raises UserError for other mistakes in the study or in its
+    repository.
+    """
     where, rows, changes = study.origin, list[Variation](), dict[int, tuple[str, str, int]]()
     try:
         if not study.command and ":" not in study.task:
@@ -299,7 +303,7 @@ def _with_trees(study: Study) -> Study:
         raise UserError(f"{where}: {error}") from None
     for place, change in zip(changes, told_apart(list(changes.values())), strict=True):
         row = rows[place]
-        tree = f"{NO_TREE}{change}" if row.refused else row.code_tree  # a stand-in for the tree
+        tree = f"{NO_TREE}{change}" if row.refused else row.code_tree  # a refused row has no tree
         rows[place] = row.model_copy(update={"code_change": change, "code_tree": tree})
     begun = {
         "code_tree": code.base,

@@ -34,7 +34,7 @@ _EXPERIMENT = (
     "by",
     "metric",
 )
-# Keys that `extends` inherits from another study: how rows run, not what the table prints.
+# Keys that a study inherits from the study that it extends. They say how rows run, not what the table prints.
 _INHERITED = (*_EXPERIMENT, "base", "profile", "default_profile", "seeds", "tune", "protected")
 # Fields of Study that the reader fills in.
 _OURS = (

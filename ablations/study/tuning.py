@@ -27,7 +27,10 @@ _RECORDED_UNSET: Mapping[str, list[str]] = MappingProxyType({"modules": [], "eva
 
 
 def tune_of(study: Study, task: Task) -> Tune:
-    """Return the study's [tune], checked against the task's settings. Raises UserError."""
+    """Return the study's [tune], checked against the task's settings.
+
+    Raises UserError if the study has no [tune], or if it is not valid for this task.
+    """
     tune = study.tune
     if tune is None:
         raise UserError(
@@ -134,5 +137,5 @@ def about(config: Any, trainer: TrainerSpec, inputs: Mapping[str, str], space: S
     if trainer.tree:
         facts |= {"code_tree": trainer.tree, "code_base": trainer.base, "code_lines": trainer.lines}
     found = {"settings": {**facts, **settings}, "inputs": dict(inputs)}
-    hidden = {name: fact for name, fact in facts.items() if name in settings}  # a setting has the name of the fact
+    hidden = {name: fact for name, fact in facts.items() if name in settings}  # facts with the name of a setting
     return {**found, "trainer": hidden} if hidden else found

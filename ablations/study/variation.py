@@ -17,7 +17,7 @@ from experiments.run_spec import TrainerSpec
 from model.extensions import added
 from model.strict import StrictModel
 
-# A table of settings in a study file: {model.num_heads = 4} and {"model.num_heads" = 4} are both read as the latter.
+# A table of settings in a study file. {model.num_heads = 4} and {"model.num_heads" = 4} give the same dotted name.
 Settings = Annotated[Overrides, BeforeValidator(dotted)]
 
 
@@ -125,7 +125,7 @@ class Variation(Match):
         return {name: value for part in parts for name, value in part.items()}
 
     def last_word(self, profile: str) -> Overrides:
-        """Settings that a profile cannot replace."""
+        """Return the settings that the profile's `scale` and `set` cannot replace."""
         return {**self.fixed, **self.tuned, **self.by_profile.get(profile, {})}
 
     @property
@@ -184,7 +184,7 @@ class Variation(Match):
         return self
 
 
-# --- A profile's ratios multiply the paper's sizes; the number of heads and rates do not change
+# --- A profile's ratios multiply the paper's sizes. The number of heads and rates such as dropout do not change.
 
 
 # The settings that each ratio multiplies.

@@ -80,7 +80,7 @@ def _cell(column: Column, here_row: Row, there_row: Row | None, counts: Counts) 
 
 
 def _over_seeds(ours: Measure, theirs: Measure, column: Column) -> float | None:
-    """Return half the width of Welch's 95 % interval, which allows different spreads.
+    """Return half the width of Welch's 95 % interval, which allows the two tables to have different spreads.
 
     Return None if the interval cannot be computed or is infinite.
     """

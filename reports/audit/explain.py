@@ -17,7 +17,7 @@ from reports.table.cost import shown
 from reports.table.provenance import corpus_name
 
 Explanation = dict[str, Any]
-SETTINGS = ("configuration", "changes_from_base")  # parts that are printed as arguments of --set
+SETTINGS = ("configuration", "changes_from_base")  # fields whose entries are printed as arguments of --set
 # Fields whose printed name is not the field's name.
 HEADS = {"wall_s": "wall s (of this attempt)", "train_s": "train s (with earlier attempts)"}
 

@@ -186,7 +186,7 @@ def by_group(table: Table, drawable: set[str], draw: Draw, x: str, y: str, size:
         for place, panel in enumerate(panels):
             if place >= len(groups):
                 panel.set_axis_off()
-            elif place + columns >= len(groups):  # the lowest panel of its column: a shared axis would hide its numbers
+            elif place + columns >= len(groups):  # the lowest panel of a column prints the numbers of the shared axis
                 panel.tick_params(labelbottom=True)
         figure.supxlabel(x, fontsize=size.font)
         figure.supylabel(y, fontsize=size.font)

@@ -1,7 +1,7 @@
 """Style and output of all figures. The same numbers give the same bytes.
 
-Figures are drawn by matplotlib: it makes PDF for papers and SVG for the HTML page from one description, needs no
-network or JavaScript, and is a dependency of MLflow anyway. Labels are never interpreted as mathematical markup.
+matplotlib draws the figures. It makes PDF for papers and SVG for the HTML page from one description. It needs no
+network or JavaScript, and MLflow depends on it anyway. Labels are never interpreted as mathematical markup.
 """
 
 import io
@@ -23,7 +23,7 @@ FORMATS = ("pdf", "svg", "png")
 COLOURS = tuple(on_white for on_white, _ in page.SERIES)
 MARKERS = ("o", "s", "^", "D", "v", "P")
 BASE, FAINT, EMPTY = page.INK[0], page.FAINT[0], page.PAGE[0]
-HIGHER, LOWER = "better →", "← better"  # parts of axis labels; the label of a vertical axis is rotated
+HIGHER, LOWER = "better →", "← better"  # parts of axis labels; on a vertical axis, the rotated arrows point up and down
 LONGEST = 28  # maximum number of characters of a label
 
 

@@ -26,8 +26,8 @@ class Head:
     sub: str = ""
     kind: str = "value"  # group, row, setting, label or value
     group: str = ""  # the group whose rows the column shows; "" for all rows (reports/render/pivot.py)
-    one_line: str = ""  # the text of heads with one line; `top` or `sub` if unset
-    spans: str = ""  # key of the spanning head; `metric` if unset
+    one_line: str = ""  # the head for formats with one line of heads; `top` or `sub` if unset
+    spans: str = ""  # key that is equal for all columns under one spanning head; `metric` if unset
 
     @property
     def metric(self) -> str:
@@ -41,7 +41,7 @@ class Head:
 
     @property
     def spanned_by(self) -> str:
-        """The key of the spanning head, which is equal for all columns that it spans."""
+        """The key of the spanning head. All columns under one spanning head have the same key."""
         return self.spans or self.metric
 
     @property
@@ -150,7 +150,7 @@ def decimals(values: Sequence[float | None]) -> int:
 
 
 def power(value: float | None) -> str:
-    """Return a number with an exponent, such as "9.4e17"; "" for None."""
+    """Return a number with an exponent, such as "9.4e17"; "" for None and for a number that is not finite."""
     if value is None or not math.isfinite(value):
         return ""
     digits, _, exponent = f"{value:.1e}".partition("e")
@@ -160,9 +160,9 @@ def power(value: float | None) -> str:
 # --- The columns of a table, each with the function that makes a row's cell
 
 
-STALE = "†"  # mark of results of other code
+STALE = "†"  # mark of stale results, which code made that differs from the present code
 MARK = "*"  # mark of a significant change
-NONE = "–"  # text of a cell if a row has nothing to print in the column
+NONE = "–"  # text of a cell if the row does not use the setting, or if a pivoted line has no row in the column
 
 Layout = list[tuple[Head, Callable[[Row], Cell]]]  # columns, each with the function that makes a row's cell
 
@@ -212,7 +212,11 @@ def cell_of_group(row: Row) -> Cell:
 
 
 def setting(name: str, head: str, table: Table) -> tuple[Head, Callable[[Row], Cell]]:
-    """Return the column of a setting. A cell is blank if the value equals that of base, or if the row has a label."""
+    """Return the column of a setting. A cell has the row's value if `row.settings` contains the setting.
+
+    If it does not, the cell is blank, because base's value holds. The cell is NONE if the row does not use the setting
+    and has no label.
+    """
 
     def cell(row: Row) -> Cell:
         if name in row.settings:
@@ -272,7 +276,7 @@ def _change(measure: Measure, digits: int, provisional: bool) -> Cell:
 
 
 def _costs(table: Table, shown: Sequence[Cost]) -> Layout:
-    """Return the columns of costs and of their published numbers. A cost that no row has is left out."""
+    """Return the columns of costs and of their published numbers. A cost with `always` is left out if no row has it."""
     layout: Layout = []
     for _, group in itertools.groupby(shown, key=lambda cost: cost.key):
         costs = list(group)
@@ -294,7 +298,8 @@ def _costs(table: Table, shown: Sequence[Cost]) -> Layout:
 def _cost(cost: Cost, known: Sequence[float], table: Table) -> Callable[[Row], Cell]:
     """Return the function that makes the cells of a cost.
 
-    Numbers have enough digits to print three significant digits of the smallest value, or an exponent.
+    A number has `cost.digits` digits after the decimal point. If that is None, it has enough digits (1 to 6) to print
+    three significant digits of the smallest value. Costs with `power` are printed with an exponent.
     """
     factor = 1 / cost.unit
     smallest = min((value for value in known if value > 0), default=10 / factor) * factor

@@ -1,9 +1,9 @@
-"""The format HTML: a self-contained page, or a fragment for a notebook's cell. Their markup is in page.html.
+"""The format HTML: a self-contained page, or a fragment for a notebook's cell. page.html has the markup of both.
 
 The page needs no network. Details open by hover, focus or click. The page's Content-Security-Policy forbids loading
 anything and running any script except the one in page.py. The page also contains the table as JSON, for `ablations
-verify`. The fragment for a notebook has no script, and its styles are attributes, so that viewers of notebooks (GitHub,
-nbconvert) show it too.
+verify`. The fragment for a notebook has no script, and its styles are attributes. Viewers of notebooks such as GitHub
+and nbconvert can therefore show the fragment too.
 """
 
 import itertools
@@ -138,7 +138,10 @@ def _parts(grid: Grid, spans: bool, line: Line) -> Iterator[tuple[str, int, list
 
 
 def _of_base(table: Table, head: Head, row: Row) -> str | None:
-    """Return base's value of a setting, for sorting, because a blank cell means this value; None if unknown."""
+    """Return base's value of a setting, by which blank cells are sorted, because they mean this value.
+
+    Return None if the value is unknown.
+    """
     base = next((other for other in table.rows if other.key == table.base_of(row)), None)
     known = base is not None and row.outcomes and head.key in base.settings
     return show(head.key, base.settings[head.key]) if base and known else None
@@ -220,7 +223,7 @@ def _shortened(found: re.Match[str]) -> str:
 
 
 def _in_page(svg: str, title: str) -> str:
-    """Return a figure as an SVG element that takes its colours from the page's style sheet. title: its label."""
+    """Return a figure as an SVG element with the colours of the page's style sheet. title: label of the figure."""
     svg = _METADATA.sub("", svg[svg.index("<svg") :])
     svg = _NUMBERED.sub(r'<g class="\1">', svg)
     svg = _EMPTY.sub("", _PLACES.sub(_shortened, svg))

@@ -2,7 +2,7 @@
 
 Rules are printed only between groups. The name of a group, such as (A), is printed only in its first row. A label is
 printed across the setting columns. Columns and notes that are not printed follow in comments. If the table is wider
-than the text, \\resizebox scales it down, so that it never covers the next column.
+than the text, \\resizebox scales it down, so that the table never covers the page's next column.
 """
 
 import re
@@ -83,12 +83,15 @@ def _preface(shown: Printed) -> Iterator[str]:
         yield f"% compile with XeLaTeX or LuaLaTeX and a font that has {some}{' …' if missing[8:] else ''}"
 
 
-# Maximum number of lines in a float, because LaTeX cuts off the rest; number of characters per line of notes.
+# Maximum number of lines of a float, and number of characters per line of notes. LaTeX cuts off longer floats.
 _MOST_LINES, _WIDTH = 50, 90
 
 
 def _notes(shown: Printed) -> tuple[list[str], list[str]]:
-    """Return the lines of warnings and notes below the table, and those after its float if they do not fit below."""
+    """Return the lines of warnings and notes to print inside the table's float, and those to print after it.
+
+    One of the two lists is empty: notes that would make the float too long are printed after it.
+    """
     texts, face = [*shown.warnings, *shown.notes], r"\scriptsize\raggedright"
     if not texts:
         return [], []
@@ -140,7 +143,7 @@ class Body:
 
     @property
     def narrow(self) -> list[int]:
-        """The columns with long texts, whose lines are broken."""
+        """The columns with long texts. Cells in these columns may have several lines."""
         found = []
         for i, head in enumerate(self.grid.heads):
             texts = [line.cells[i].text for line in self.grid.lines]
@@ -151,10 +154,10 @@ class Body:
 
 
 def body_of(grid: Grid) -> Body:
-    """Return the body of a table with one column of names: (A), or the key of a row without a group.
+    """Return the body of a table. The first column has names: a group such as (A), or the key of a row without a group.
 
-    The label of a row, or its key if no setting distinguishes it, is printed across the blank settings or in a column.
-    The names in a pivoted table are the labels.
+    The label of a row is printed across the blank settings or in a separate column. A row without a label prints its
+    key there if no setting distinguishes it from another row. In a pivoted table, the names are the labels.
     """
     if grid.pivoted:
         return Body(_only(grid, [i for i, head in enumerate(grid.heads) if head.kind != "row"]), {}, range(0))
@@ -193,7 +196,10 @@ def _name(line: Line) -> str:
 
 
 def _row_text(line: Line, unnamed: bool) -> str:
-    """Return the label of a row, or its key if `unnamed` is true and the column of names does not have it; else ""."""
+    """Return the label of a row. Without a label, return its key if the table must still name the row; else "".
+
+    unnamed: whether neither settings nor a label distinguish the row. The column of names may already have the key.
+    """
     own = not line.row.group or line.row.group == line.row.key  # the column of names has the key
     return line.row.label or (line.row.name if unnamed and not own else "")
 

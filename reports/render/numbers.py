@@ -1,8 +1,8 @@
 """The numbers of a table for the text of a paper: LaTeX commands, and placeholders in Markdown or Typst.
 
-The name of a number is its row and column, such as `base.bleu`. A suffix selects another number of the cell: `.sd`,
-`.change`, `.low` and `.high` (the interval of the change), `.p`, `.paper`. `base.n` is the number of seeds. Numbers
-have the digits of the table. A cell without a number has no name.
+The name of a number consists of its row and column, as in `base.bleu`. A suffix selects another number of the cell:
+`.sd`, `.change`, `.low` and `.high` (the interval of the change), `.p`, `.paper`. `base.n` is the number of seeds.
+Numbers have the digits of the table. A cell without a number has no name.
 """
 
 import difflib

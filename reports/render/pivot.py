@@ -57,7 +57,7 @@ def _of_metric(block: Sequence[Made], table: Table, lines: Sequence[Members]) ->
 
 
 def _of_other(made: Made, table: Table, lines: Sequence[Members]) -> Columns:
-    """Return the columns of a setting or a cost: one if the rows of every line agree, else one for each group."""
+    """Return the columns of a setting or a cost: one column if the rows of every line agree, else one per group."""
     head, make = made
     if head.kind == "group":
         return []
@@ -70,11 +70,15 @@ def _of_other(made: Made, table: Table, lines: Sequence[Members]) -> Columns:
     for group, name in table.pivot.items():
         own = replace(head, top=top, sub=name, group=group, one_line=f"{head.alone} {name}", spans=head.key)
         columns += _column(own, make, lines)
-    return _across(columns) if head.kind == "value" else columns  # not for settings: blank means base's value
+    return _across(columns) if head.kind == "value" else columns  # a blank cell of a setting means base's value
 
 
 def _column(head: Head, make: Callable[[Row], Cell], lines: Sequence[Members]) -> Columns:
-    """Return the column of one group; [] if no row of the group has a text in the column."""
+    """Return the column of one group; [] if no row of the group has a text in the column.
+
+    A line without a row in this group has the text NONE in a column of our values. A line of cited results has it in a
+    column of published values.
+    """
     there = [of.get(head.group) for of in lines]
     cells = [make(row) if row else Cell() for row in there]
     if not any(cell.text for cell in cells):
@@ -85,7 +89,10 @@ def _column(head: Head, make: Callable[[Row], Cell], lines: Sequence[Members]) -
 
 
 def _across(columns: Columns) -> Columns:
-    """Print a number that is equal in all groups once, across their columns, like the paper's cost of two languages."""
+    """Print a number that is equal in all groups once, across the columns of the groups.
+
+    Table 2 of the paper prints the training cost for both language pairs in this way.
+    """
     for number, cells in enumerate(zip(*(cells for _, cells in columns), strict=True)):
         if len(cells) > 1 and cells[0].text not in ("", NONE) and len(set(cells)) == 1:
             for place, (_, of) in enumerate(columns):

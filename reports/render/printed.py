@@ -1,6 +1,6 @@
 """The table as a format prints it: apply the choices of the study and of the command, before any format renders.
 
-This module also writes the command that printed a table into the table, and reads it.
+This module also writes the command that printed a table into the table, and reads the command from a printed table.
 """
 
 import csv
@@ -99,7 +99,11 @@ def _asked(name: str, values: Layout, table: Table, choices: Choices) -> Layout:
 
 
 def _named(name: str, values: Layout, table: Table) -> Layout:
-    """Return the columns to which a name refers, by key, else by head, by the last part of a setting, or by metric."""
+    """Return the columns to which a name refers. Raises UserError if there is no such column.
+
+    The name is compared with the keys of the columns, then with their heads, then with the last parts of the names of
+    settings, and then with the names of metrics and costs. A setting without a column may also be named.
+    """
     for spelt in (str, str.lower):  # exact case first, because N is a head and n the number of seeds
         word = spelt(name)
         for rank in range(3):
@@ -148,7 +152,10 @@ def _setting(name: str, table: Table) -> tuple[Head, Callable[[Row], Cell]]:
 
 
 def _stand_in(shown: Sequence[tuple[Head, Callable[[Row], Cell]]], keys: Iterable[str], table: Table) -> Layout:
-    """Add the star of a change, and the number of a cited result, to a metric's value if they have no column."""
+    """Add the star of a change to a metric's value if the table prints no column of the changes.
+
+    In the same way, print the number of a cited result in a column of our values if there is no published column.
+    """
     keys = set(keys)
     last = {head.metric: head.key for head, _ in shown if head.kind == "value" and head.role not in (*CHANGES, *PAPERS)}
     marks = {c.key for c in table.columns if f"{c.key}.change" not in keys}

@@ -44,7 +44,10 @@ def render_csv(table: Table) -> str:
 
 
 def text(value: object) -> str:
-    """Return one line of text. A leading apostrophe prevents spreadsheets from running it (CSV injection)."""
+    """Return one line of text. Text that looks like a formula gets a leading apostrophe.
+
+    Without the apostrophe, spreadsheets would run the text as a formula (CSV injection).
+    """
     clean = plain(value)
     return f"'{clean}" if clean.startswith(_FORMULA) else clean
 

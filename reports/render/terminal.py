@@ -64,7 +64,10 @@ def _claims(table: Table) -> RichTable:
 
 
 def so_far(table: Table, columns: int, lines: int) -> RenderableType:
-    """Return the table without notes, during training. Rows without a number are left out if the rows do not fit."""
+    """Return the table without notes, for display during training.
+
+    If not all rows fit, rows without a number are left out.
+    """
     shown = printed(table, "terminal")
     keep = _fitting(shown, columns)
     if len(table.rows) + len({row.group for row in table.rows}) + 2 > lines:
@@ -95,7 +98,7 @@ def _importance(place: int, grid: Grid, table: Table) -> int:
     metrics = list(dict.fromkeys(other.metric for other in grid.heads if other.role == "ours"))
     filled = [line for line in grid.lines if line.cells[place].text and line.row is not table.base_row]
     if head.kind == "label":
-        return 8 if 2 * len(filled) > len(grid.lines) else 3  # a few rows can do without a label
+        return 8 if 2 * len(filled) > len(grid.lines) else 3  # labels are less important if few rows have one
     if head.kind == "setting":
         return 5 if filled else 2
     if head.role in PAPERS:

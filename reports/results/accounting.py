@@ -12,7 +12,8 @@ from experiments.store.layout import Store
 from experiments.store.record_base import Facts, Word
 
 # --- All attempts at a table's runs and at the trials of their tuning, in a store
-# A bundle contains only finished attempts, so the file FILE lists the costs of all attempts in the original store.
+# A bundle contains only finished attempts. In an opened bundle, the file FILE therefore lists the costs of all attempts
+# in the original store.
 
 
 FILE = "spending.json"  # file in the folder of an opened bundle
@@ -26,7 +27,10 @@ class Spending(Facts):
 
 
 def spending(run_ids: Collection[str], store: Store) -> Spending:
-    """Return the costs of all attempts at these runs, and at the trials of their tuning. Raises Damaged."""
+    """Return the costs of all attempts at these runs, and at the trials of their tuning.
+
+    Raises Damaged if a file of the costs or of the tuning is damaged.
+    """
     if (kept := read_json(store.root / FILE)) is not None:  # the store is an opened bundle
         return Spending.model_validate(kept)
     searches = list(_tunings(store, run_ids))
@@ -72,7 +76,7 @@ class TableSpent:
     """The cost of a table."""
 
     rows: Mapping[str, RowSpent]
-    shared: int = 0  # number of runs that were started for other tables, or for this table and others
+    shared: int = 0  # number of the table's runs that were also, or only, started for other tables
 
     @property
     def total(self) -> Amounts:

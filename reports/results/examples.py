@@ -1,7 +1,8 @@
 """The outputs of all rows for single examples, side by side, from the files of the rows' evaluations.
 
 A field that is the same in every row (the question, the right answer) is printed once. Other fields are printed once
-per row. A field with the name of a metric is the value of the metric for the example; only paired tests use it.
+per row. A field with the name of a metric is the value of the metric for the example. Such a field is not printed,
+because only paired tests use it.
 """
 
 import json
@@ -29,8 +30,9 @@ class Examples:
 def collect_examples(spec: TableSpec, store: Store, set_: str, seed: int, *, differing: bool = False) -> Examples:
     """Return the examples of one set for all rows of the table, from each row's run with this seed.
 
-    differing: return only examples for which the rows' outputs differ. Raises UserError if no row stored examples, or
-    if rows stored different numbers of examples.
+    Rows without stored examples are left out. differing: return only examples for which the rows' outputs differ.
+    Raises UserError if no row stored examples, if rows stored different numbers of examples, or if an evaluation's
+    record cannot be used (see `valid_evaluation`).
     """
     runs = [run for run in spec.runs if run.seed == seed]
     found = {run.row: read for run in runs if (read := _examples(run, store, set_)) is not None}
@@ -46,7 +48,7 @@ def collect_examples(spec: TableSpec, store: Store, set_: str, seed: int, *, dif
         )
     shared, own = _fields(found, _metrics(spec))
     heads = ("#", *shared, *(f"{row}: {name}" if len(own) > 1 else row for row in found for name in own))
-    # Numbers such as probabilities always differ, so they do not decide whether rows differ.
+    # Numbers such as probabilities almost always differ. They decide whether rows differ only if all fields are numbers.
     judged = [name for name in own if not _is_number_field(found, name)] or own
     lines = []
     for number, examples in enumerate(zip(*found.values(), strict=True), start=1):

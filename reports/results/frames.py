@@ -58,9 +58,9 @@ def _place(row: RowSpec, run: TableRun) -> dict[str, Any]:
 
 
 def curves(spec: TableSpec, store: Store) -> "pd.DataFrame":
-    """Return the metrics logged during training: one line per row × seed × metric × step, under the logged names.
+    """Return the metrics logged during training: one line per row × seed × metric × step.
 
-    A step that a resumed attempt repeats appears once.
+    The column `metric` has the names that the training logged. A step that a resumed attempt repeats appears once.
     """
     import pandas as pd
 

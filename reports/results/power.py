@@ -1,7 +1,7 @@
 """Power of the tests between seeds: which true differences a number of seeds can detect.
 
-The difference is between one row and base, and all rows are assumed to have the same standard deviation. A difference
-gets a star if both Dunnett's test and Dunnett's T3 have p < ALPHA (reports/results/significance.py).
+The difference is between one row and base. All rows are assumed to have the same standard deviation. A difference gets
+a star if both Dunnett's test and Dunnett's T3 have p < ALPHA (reports/results/significance.py).
 """
 
 import math
@@ -17,7 +17,10 @@ _QUANTILES = (60, 60, 8)  # number of points for the variance of base, of the ro
 
 
 def table_of(sd: float, rows: int, seeds: int) -> Family:
-    """Return the family of Dunnett's test for base and `rows` rows with `seeds` seeds and standard deviation `sd`."""
+    """Return the family of Dunnett's test for base and `rows` rows.
+
+    Base and each row have `seeds` seeds and the standard deviation `sd`.
+    """
     return Family(seeds, (seeds,) * rows, sd**2, (rows + 1) * (seeds - 1))
 
 
@@ -47,8 +50,8 @@ def detectable_by_both(of: Family) -> float:
     """Return the true difference that gets a star with probability POWER, for the row with the fewest values.
 
     Given the estimated variances, the difference of the means is normal, and the larger limit of the two tests decides.
-    The variances are independent χ² variables; the function averages over equally probable points of their
-    distributions. A row or base with one value is tested by Dunnett's test alone.
+    The variances are independent χ² variables, and the function averages over equally probable points of their
+    distributions. If base or the row has one value, only Dunnett's test is used.
     """
     from scipy.special import chdtri, ndtr
 

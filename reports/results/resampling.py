@@ -1,13 +1,15 @@
 """Tests between two systems on the same sentences or examples, for all rows of a table at once.
 
 Approximate randomisation (Riezler and Maxwell 2005) swaps the two systems' translations of random sentences, and
-compares the observed difference with the differences after such swaps. If the systems were equal, swaps would change
-nothing. The paired bootstrap (Koehn 2004) resamples the same sentences for both systems. Random draws and p-values
-equal those of sacrebleu's `PairedTest` with its default seed, except for ties: for a difference that swaps cannot
-exceed, p is 1 here, and the smallest possible p in sacrebleu.
+compares the observed difference with the differences after such swaps. If the two systems were equally good, swaps
+would not change the distribution of the difference. The paired bootstrap (Koehn 2004) resamples the same sentences for
+both systems.
 
-A metric is a function `value` of summed counts per sentence (experiments/tasks/columns.py), or the mean of one value
-per example, called a share.
+Random draws and p-values equal those of sacrebleu's `PairedTest` with its default seed, except for ties. If all
+translations are equal, p is 1 here, and p is the smallest possible value in sacrebleu.
+
+There are two kinds of metrics. A metric may be a function `value` of summed counts per sentence
+(experiments/tasks/columns.py). Or it may be the mean of one value per example; this value is called a share.
 
 Shapes: N sentences, T trials, R rows, C counts per sentence (10 for BLEU).
 """
@@ -103,7 +105,7 @@ def _whole(counts: Sequence[Counts]) -> bool:
 
 
 def _precision(*counts: Counts) -> type[np.floating]:
-    """Return float32 if all possible sums are exact in it, because multiplication is twice as fast; else float64."""
+    """Return float32 if all possible sums are exact in float32, which multiplies twice as fast; else float64."""
     largest = max(float(abs(c).sum(axis=0).max(initial=0)) for c in counts) if _whole(counts) else EXACT
     return np.float32 if largest * 2 < EXACT else np.float64
 
@@ -143,10 +145,11 @@ def shares_in(store: Store) -> SharesOf:
 
 
 def shares_of_rows(base: Row, row: Row, key: str, set_: str, metric: str, shares_of: SharesOf) -> Any:
-    """Return the shares of both rows in the metric's unit, averaged over the seeds that both have.
+    """Return the shares of base and of the row in the metric's unit, averaged over the first n seeds of each.
 
-    Return None if the examples do not form pairs, or if the mean of the shares is not the metric. The metric may be a
-    multiple of the mean (per cent) if the factor is the same for both rows.
+    n is the smaller of the two numbers of seeds. The metric must be the mean of the shares times a factor (for example
+    100), and both rows must have the same factor. Return None if this is not so, if all shares are zero, or if the
+    examples do not form pairs.
     """
     seeds = min(len(base.outcomes), len(row.outcomes))
     found: list[NDArray[Any]] = []
@@ -239,9 +242,10 @@ class _Pooled:
         self._known: dict[tuple[str, int], NDArray[Any] | None] = {}
 
     def pair(self, base: Row, row: Row) -> tuple[NDArray[Any], NDArray[Any], int] | None:
-        """Return the counts of both rows and the number of seeds that both have.
+        """Return the counts of base, the counts of the row, and the number n of seeds over which they are summed.
 
-        Return None if the sentences do not form pairs.
+        n is the smaller of the two numbers of seeds. Return None if counts are missing, or if the sentences do not form
+        pairs.
         """
         seeds = min(len(base.outcomes), len(row.outcomes))
         ours, theirs = self._sum(base, seeds), self._sum(row, seeds)

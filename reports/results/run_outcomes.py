@@ -55,7 +55,7 @@ def differs(recorded: Any, computed: float) -> bool:
 def read_counts(folder: Path, counts: Counts) -> "NDArray[Any] | None":
     """Return the counts (sentences × names), as integers if all are whole; None if the evaluation stored none.
 
-    Raises Damaged.
+    Raises Damaged if the file cannot be read or has other contents.
     """
     import numpy as np
 
@@ -71,7 +71,10 @@ def read_counts(folder: Path, counts: Counts) -> "NDArray[Any] | None":
 
 
 def _fields(path: Path, names: tuple[str, ...]) -> "NDArray[Any] | None":
-    """Return the named fields of each line's JSON object; None if a line lacks a field. Raises Damaged."""
+    """Return the named fields of each line's JSON object; None if a line lacks a field or has text in it.
+
+    Raises Damaged if the file cannot be read.
+    """
     import numpy as np
 
     try:
@@ -86,7 +89,10 @@ def _fields(path: Path, names: tuple[str, ...]) -> "NDArray[Any] | None":
 
 
 def read_array(path: Path) -> "NDArray[Any] | None":
-    """Return an array of an evaluation; None if its values are not integers or real numbers. Raises Damaged."""
+    """Return an array of an evaluation; None if its values are not integers or real numbers.
+
+    Raises Damaged if the file cannot be read.
+    """
     import numpy as np
 
     try:
@@ -97,8 +103,8 @@ def read_array(path: Path) -> "NDArray[Any] | None":
 
 
 # --- Checks of records: a record must be undamaged, belong to the planned run, and agree with its files
-# Other records are left out of the table, and `harm` names the file and what to do. Metrics with counts are recomputed
-# from the counts and compared. A perplexity has no counts, so it is not compared.
+# Other records are left out of the table, and `Outcome.harm` names the file and says what to do. A recorded metric with
+# counts is compared with the metric computed from the counts. A perplexity has no counts, so it is not compared.
 
 
 REDO = "Restore it from a backup, or rename that folder and run the study again"
@@ -107,7 +113,7 @@ REDO = "Restore it from a backup, or rename that folder and run the study again"
 def valid_result(store: Store, run: TableRun) -> tuple[TrainingResult | None, str]:
     """Return the record of a run's training, and "". Return None and the reason if the record is left out.
 
-    Return None and "" if there is no record.
+    Return None and "" if there is no record, or if the run is an ensemble and a member is not trained.
     """
     place = f"runs/{run.run_id}"
     try:
@@ -124,7 +130,7 @@ def valid_result(store: Store, run: TableRun) -> tuple[TrainingResult | None, st
     seed = {"seed": theirs["seed"]} if "seed" in theirs else {}
     theirs = {**compared_settings(run.config, theirs), **seed}
     for name, value in (planned_settings(run.config, run.spec.trainer) | {"seed": run.config.seed}).items():
-        if name in theirs and theirs[name] != value:  # a setting that the record lacks was added later
+        if name in theirs and theirs[name] != value:  # the record may be older than a setting, and lack it
             return None, (
                 f"{place}/result.json is of a training with {name} = {theirs[name]}, and the plan has {value}. {REDO}."
             )
@@ -134,9 +140,10 @@ def valid_result(store: Store, run: TableRun) -> tuple[TrainingResult | None, st
 def valid_evaluation(
     store: Store, run: TableRun, planned: EvaluationSpec, columns: Iterable[Column] = ()
 ) -> tuple[EvaluationResult | None, str]:
-    """Return the record of an evaluation and the reason why it is left out, like `valid_result`.
+    """Return the record of an evaluation, and "". Return None and the reason if the record is left out.
 
-    Recorded scores of `columns` must agree with their counts.
+    Return None and "" if there is no record. The record is left out also if a score of `columns` does not agree with
+    its counts.
     """
     place = f"runs/{run.run_id}/evaluations/{planned.eval_id}"
     try:
@@ -144,7 +151,9 @@ def valid_evaluation(
         if record is None:
             return None, ""
         asked: dict[str, object] = {"settings": dict(planned.settings), "inputs": dict(planned.inputs)}
-        if "set" not in planned.inputs:  # otherwise the digest of the content identifies the set, not its name
+        if (
+            "set" not in planned.inputs
+        ):  # if it is there, it is the digest of the set's content, which replaces the name
             asked = {"set": planned.set, **asked}
         other = [name for name, value in asked.items() if getattr(record, name) not in (None, value)]
         if other:
@@ -161,7 +170,8 @@ def read_again(
 ) -> EvaluationResult | None:
     """Read metrics that the study declares now from the stored output of a user's trainer. Return the evaluation.
 
-    Nothing is written: `ablations run` records the same numbers. Returns `made` if there is no stored output.
+    made: the recorded evaluation; None if there is none. Return `made` if the output is missing or has no usable
+    metrics. This function writes nothing: `ablations run` records the same numbers.
     """
     if not planned.promised:
         return made
@@ -220,7 +230,7 @@ class Outcome:
     record: TrainingResult | None
     scored: Mapping[str, Scored]  # set → evaluation, in the plan's order
     harm: Mapping[str, str] = field(default_factory=dict)  # set ("" for the training) → why its record is left out
-    failure: str = ""  # for a failed run: how its last attempt ended (a FailureClass)
+    failure: str = ""  # for a failed run: the FailureClass of the last attempt that recorded an error; else ""
 
     def measured(self, set_: str, metric: str) -> float | None:
         """Return the metric's value; None if the value is missing or not finite."""
@@ -248,8 +258,8 @@ class Outcome:
         The keys are files, or for a built-in task the numeric parts of the program. A file has two names: its path from
         the study's folder, and, after a slash, its path from the top of the repository. Two rows share a file if either
         name is equal, because the study may have been moved, or another study may have made the result. For a row that
-        changes code, the files are those without the change. The result is {} for imported runs and for runs without a
-        record.
+        changes code, the digests are those of the files before the change. The result is {} for imported runs and for
+        runs without a record.
         """
         scored = self.scored.get(column.set)
         if self.record is None or self.run.spec.imported:
@@ -266,7 +276,7 @@ class Outcome:
         found = {TRAINING: self.record.code_digest}
         for name, part in (scored.record.parts if scored and scored.record else {}).items():
             metrics = part.facts.get("metrics")
-            if not metrics or column.metric in metrics:  # other parts made other metrics
+            if not metrics or column.metric in metrics:  # leave out a part that made only other metrics
                 found[name] = part.code_digest
         return {name: digest for name, digest in found.items() if digest}
 
@@ -274,8 +284,8 @@ class Outcome:
 def collect(runs: Iterable[TableRun], store: Store, columns: Sequence[Column] = ()) -> list[Outcome]:
     """Read the results of every run and of its evaluations, in the order of `runs`.
 
-    A run or an evaluation that occurs several times is read once.
-    Scores of `columns` that contradict their counts are left out, with the reason in `harm`.
+    A run or an evaluation that occurs several times is read once. An evaluation whose scores of `columns` contradict
+    their counts is left out, and `Outcome.harm` has the reason.
     """
     trained: dict[str, tuple[TrainingResult | None, str]] = {}
     evaluated: dict[tuple[str, str], tuple[EvaluationResult | None, str]] = {}
@@ -302,7 +312,7 @@ def collect(runs: Iterable[TableRun], store: Store, columns: Sequence[Column] = 
 
 # Function that returns the counts of a column in an outcome's evaluation (sentences × names); None if there are none.
 CountsOf = Callable[[Outcome, Column], "NDArray[Any] | None"]
-# Function that returns the number of words of each source sentence of a set in an outcome; None if it is not stored.
+# Function that returns the number of words of each source sentence of a set; None if the outcome has not stored them.
 LengthsOf = Callable[[Outcome, str], "NDArray[Any] | None"]
 
 
@@ -362,7 +372,7 @@ def run_facts(trained: TrainingResult | None) -> dict[str, Any]:
 # --- The error of a failed run's last attempt, from the attempt's events
 
 
-LONGEST = 2000  # maximum number of characters of a message that are shown
+LONGEST = 2000  # maximum number of characters to show of an error message
 
 
 class Ended(NamedTuple):

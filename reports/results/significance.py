@@ -7,11 +7,11 @@ three seeds (benchmarks/levels.py). Rows that share steps with another row are p
 all rows by seed.
 
 The mode "sentences" tests whether the same weights would differ on other sentences. It uses paired approximate
-randomisation of the stored counts, with Holm's correction over a column's rows. It does not consider the noise between
-trainings.
+randomisation of the stored counts or shares (resampling.py), with Holm's correction over a column's rows. It does not
+consider the noise between trainings.
 
-The mode "auto" tests between seeds if base has at least three seeds. Rows with fewer seeds are not tested or counted in
-the correction, and a note names them. The mode "none" tests nothing.
+The mode "auto" tests between seeds if base and at least one other row have three seeds or more. Rows with fewer seeds
+are not tested or counted in the correction, and a note names them. The mode "none" tests nothing.
 """
 
 import math
@@ -233,10 +233,11 @@ FAILED = frozenset({"failed", "diverged", "nan", "infinite"})
 
 
 def _with_best(table: Table, column: Column) -> Table:
-    """Mark the best value of a column as bold. The study may ask for bold also for values not distinguished from it.
+    """Mark the best value of a column as bold. With `bold = "undistinguished"`, also mark values that do not differ.
 
-    Nothing is bold if the better direction is unknown, if no row is tested, if all rows would be bold, if rows cannot
-    be compared or share steps, or if a row is not complete. Failed rows are left out.
+    Those are the values that a test does not distinguish from the best one. Nothing is bold if the better direction is
+    unknown, if no row is tested, if all rows would be bold, if rows cannot be compared or share steps, or if a row is
+    not complete. Rows with a failed seed are left out.
     """
     if _that_share(table) or not column.better:
         return table
@@ -267,7 +268,8 @@ def _with_best(table: Table, column: Column) -> Table:
 def _paired(base: Row, row: Row, column: Column) -> tuple[float, float] | None:
     """Return the uncorrected t interval of the differences between runs of the same seed.
 
-    Runs of the same seed form pairs, because they read the data in the same order. Return None if a run has no pair.
+    Runs of the same seed form pairs, because they read the data in the same order. Return None if a run has no pair, or
+    if there is only one pair.
     """
     differences = _differences(row, base, column)
     whole = 1 < len(differences) == len(row.outcomes) == len(base.outcomes)
@@ -402,9 +404,10 @@ def _with_changes_of_pairs(table: Table, column: Column, *, every: bool) -> tupl
 
 
 def _family(differences: list[float], rows: int) -> dunnett.Family | None:
-    """Return the family for the t test of the mean difference; None if the differences have no spread.
+    """Return the family for the t test of the mean difference; None for one difference or for equal differences.
 
-    The family has two independent samples, each with half the variance of the differences.
+    The family describes two independent samples. Each sample has half the variance of the differences, so the
+    difference of the two means has the standard error of the mean difference.
     """
     n = len(differences)
     variance = float(np.var(differences, ddof=1)) if n > 1 else 0.0

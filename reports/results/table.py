@@ -31,9 +31,11 @@ class Test:
     """The test of a row's change from base in one column (reports/results/significance.py)."""
 
     p: float  # two-sided p-value, corrected for the column's rows
-    low: float  # 95 % interval of the change: simultaneous for all rows between seeds, per row between sentences
+    # The ends of the 95 % interval of the change. In a test between seeds, the intervals of all rows hold together with
+    # 95 % probability. In a test between sentences, each interval holds alone.
+    low: float
     high: float
-    paired: tuple[float, float] | None  # between seeds: uncorrected 95 % interval of the paired differences
+    paired: tuple[float, float] | None  # uncorrected 95 % interval of the paired differences (tests between seeds only)
     by: str = ""  # name of the test, for the reader
 
     @property
@@ -47,7 +49,7 @@ class Finding:
     """Result of checking a sentence against numbers (reports/table/claims.py)."""
 
     state: str  # "holds", "does not hold", "cannot be shown with 3 seeds", "cannot be checked"
-    words: str  # the numbers that decide, or the missing numbers
+    words: str  # text with the numbers that decide the check, or with the reason why it cannot be checked
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,7 @@ class Measure:
     values: tuple[float, ...]  # values of the seeds that have one
     requested: int  # number of seeds in the plan; 0 if the row is not scored on this set
     # The reason for each seed without a value: failed, diverged, running, waiting, nan, infinite, damaged,
-    # NOT_REPORTED, NOT_MEASURED, or "" for not done.
+    # NOT_REPORTED, NOT_MEASURED, or "" if the seed is not trained or scored yet.
     lacking: tuple[str, ...] = ()
     reported: float | None = None  # the paper's value
     change: float | None = None  # change from base, over the same tokens and sentences (see `change_from`)
@@ -93,12 +95,18 @@ class Measure:
 
     @property
     def mean_so_far(self) -> float | None:
-        """The mean over the seeds that have a value, if a value is missing. `report --provisional` prints it."""
+        """The mean over the seeds that have a value; None if no seed or every seed has one.
+
+        `report --provisional` prints this mean.
+        """
         return mean(self.values) if self.missing and self.values else None
 
     @property
     def sd(self) -> float | None:
-        """The sample standard deviation over seeds, with n - 1 in the denominator; None if a value is missing."""
+        """The sample standard deviation over seeds, with n - 1 in the denominator.
+
+        None if a value is missing, or if there is only one seed.
+        """
         return statistics.stdev(self.values) if self.complete and self.requested > 1 else None
 
 
@@ -112,7 +120,7 @@ class Row:
     num_params: int | None  # None if the task does not report it
     paper: Mapping[str, Any]  # published numbers that columns can print; the value None means not published
     outcomes: tuple[Outcome, ...]  # the run of each seed and its results
-    here: str = ""  # "8 → 4" if the key names a size that the profile scales
+    here: str = ""  # for example "8 → 4", if the key contains a size that the profile changes; else ""
 
     @property
     def key(self) -> str:
@@ -166,7 +174,10 @@ class Row:
 
     @property
     def n(self) -> int:
-        """The smallest number of seeds with a value, over all measures of the row. NOT_MEASURED counts as a value."""
+        """The smallest number of seeds with a value, over all measures of the row. NOT_MEASURED counts as a value.
+
+        If no measure is requested, this is the number of trained seeds.
+        """
         asked = [len(m.values) + m.lacking.count(NOT_MEASURED) for m in self.measures.values() if m.requested]
         return min(asked, default=sum(o.record is not None for o in self.outcomes))
 
@@ -181,12 +192,12 @@ class Table:
     columns: tuple[Column, ...]  # columns of metrics; a column of the set "*" is replaced by one column per set
     rows: tuple[Row, ...]
     base: str | None  # key of the row that changes are computed from; None if it is not selected (see also `base_of`)
-    members: tuple[Outcome, ...] = ()  # trainings that ensembles and branches read; a row may have them too
+    members: tuple[Outcome, ...] = ()  # runs whose weights ensembles and branches use; they may also be runs of a row
     cited: tuple[Row, ...] = ()  # published results of other systems, which are not run (reports/table/notes.py)
     claims: tuple[CheckedClaim, ...] = ()
     footnotes: tuple[Note, ...] = ()
     warnings: tuple[str, ...] = ()
-    test: str = ""  # what marks changes: "seeds" or "sentences"; "" for no test
+    test: str = ""  # mode of the tests (significance.py): "seeds", "paired" or "sentences"; "" if nothing was tested
     test_notes: tuple[Note, ...] = ()
     asked: str = ""  # the arguments of `ablations report` that select this table
     measured: Mapping[str, str] = field(default_factory=dict)  # number that runs measure at start or end → column head
@@ -198,7 +209,7 @@ class Table:
     chosen: Choices = field(default_factory=Choices)  # choices of the command, which replace those of the study
     last_change: str = ""  # day (UTC) on which the last attempt at the table's runs ended; "" if unknown
     bundle: str = ""  # for a bundle: the line that says what was recomputed; every format prints it first
-    not_shown: int | None = 0  # number of other rows of the study that got results; None if the ledger is damaged
+    not_shown: int | None = 0  # number of the study's rows with results that are not here; None: the ledger is damaged
     papers_corpus: bool = True  # whether the rows are trained on the corpus of the published numbers
 
     @property
@@ -270,7 +281,7 @@ def missing_cells(table: Table) -> int:
 # --- Which numbers may be compared, and the change of a row from base
 # A perplexity is per word piece, so perplexities with different tokenizers are different quantities. The same holds for
 # BLEU over different sentences or with different signatures. Numbers made by different code are not compared either:
-# the files that both rows use must be equal. Otherwise no change is printed.
+# the files that both rows use must be equal. If two numbers may not be compared, no change is printed.
 
 
 def _basis(outcome: Outcome, column: Column) -> tuple[Any, ...]:

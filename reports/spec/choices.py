@@ -1,4 +1,6 @@
-"""The table [table] of a study file: how a table is printed. `ablations report` has options with the same names.
+"""The section [table] of a study file, which says how the ablation table is printed.
+
+`ablations report` has options with the same names as the keys of [table].
 
 A choice that is not made is None or empty. Later choices replace earlier ones in this order: the defaults of the
 format, [table], [table.FORMAT], the options of the command. CSV and JSON always contain all columns.
@@ -47,7 +49,8 @@ class Choices(StrictModel):
     def over(self, below: "Choices") -> "Choices":
         """Return these choices, completed by those of `below`.
 
-        `plain` decides on published numbers too, unless these choices set `paper`.
+        If these choices set `plain` but not `paper`, `plain` also decides whether published numbers are printed. The
+        columns to hide are those of both, but those of `below` are dropped if these choices name `columns`.
         """
         made = {name: getattr(self, name) for name in Choices.model_fields}
         made = {name: value for name, value in made.items() if value not in (None, (), {})}

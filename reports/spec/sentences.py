@@ -1,7 +1,8 @@
 """Cited results and claims in a study file.
 
 A claim is a sentence with one of a few forms, such as "A-h1 is worse than base in bleu by at least 0.5". `parse` reads
-the sentence, and `compared` finds the pairs of systems that it compares. reports/table/claims.py compares the numbers.
+the sentence, and `compared` finds the pairs of systems that the claim compares. reports/table/claims.py compares their
+numbers.
 """
 
 import re
@@ -39,8 +40,8 @@ _System = TypeVar("_System")
 class Comparison:
     """A parsed claim about pairs of systems: the first is better than the second by `bound`, or within `bound` of it.
 
-    "Better" is the direction of the column; a smaller cost is better. For a logarithmic column, the bound is a
-    difference of logarithms, like Δ.
+    Each column declares whether lower or higher values are better. For costs, lower values are better. For a
+    logarithmic column, the bound is a difference of logarithms, like Δ.
     """
 
     subjects: tuple[str, ...]  # names of rows, groups and cited results, as written

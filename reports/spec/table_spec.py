@@ -23,7 +23,7 @@ class Note(NamedTuple):
 
     text: str
     kind: Literal["sign", "gap", "test", "setup", "cost", "study"] = "setup"  # gap: about missing or doubtful numbers
-    part: str = ""  # if "change" or "paper": print the note only with such columns
+    part: str = ""  # if "change" or "paper": print the note only if columns of changes or published numbers are printed
 
 
 KINDS = {"none": ("gap",), "short": ("sign", "gap")}  # choice of notes → kinds that it prints; "full" prints all
@@ -31,7 +31,7 @@ KINDS = {"none": ("gap",), "short": ("sign", "gap")}  # choice of notes → kind
 
 @dataclass(frozen=True)
 class TableRun:
-    """A run whose numbers a table shows, or whose checkpoints such a run reads."""
+    """A run whose numbers a table shows, or a run whose checkpoints another run of the table reads."""
 
     row: str  # key of the run's row
     spec: RunSpec
@@ -79,17 +79,17 @@ class RowSpec:
 
 @dataclass(frozen=True)
 class TableSpec:
-    """A table without its results."""
+    """The declaration of a table, without results."""
 
     name: str  # name of the study
     title: str
     task: str
     profile: str
     rows: tuple[RowSpec, ...]  # all rows of the study, in its order
-    members: tuple[TableRun, ...] = ()  # the trainings that ensembles and branches read, each once
+    members: tuple[TableRun, ...] = ()  # the runs whose checkpoints ensembles and branches read, each once
     metrics: tuple[Column, ...] = ()  # columns of measured numbers; the set "*" stands for every evaluated set
     heads: Mapping[str, str] = field(default_factory=dict)  # setting in the study's [columns] → column head
-    factors: Mapping[str, str] = field(default_factory=dict)  # `heads`; if empty: setting of any row → column head
+    factors: Mapping[str, str] = field(default_factory=dict)  # `heads`, or else all settings that rows declare → head
     tuned: tuple[str, ...] = ()  # settings that tuning found for the rows
     paper_keys: tuple[str, ...] = ()  # names of the published numbers that columns can print
     base: str | None = None  # key of the row without changes

@@ -100,9 +100,10 @@ Outcomes = Mapping[str, Sequence[Outcome]]  # key of a row → outcomes
 
 
 def _families(spec: TableSpec) -> list[tuple[RowSpec | None, list[RowSpec]]]:
-    """Return each set of selected rows that are compared with each other, and its base: all rows, or one set per group.
+    """Return the sets of selected rows that are compared with each other, each set with its base.
 
-    The base is None if it is not selected.
+    There is one set per group if the spec has groups, and otherwise one set with all rows. The base is None if it is
+    not selected.
     """
     if not spec.groups:
         return [(_base(spec, spec.rows), [row for row in spec.rows if row.runs])]
@@ -115,7 +116,7 @@ def _families(spec: TableSpec) -> list[tuple[RowSpec | None, list[RowSpec]]]:
 
 
 def _base(spec: TableSpec, rows: Sequence[RowSpec]) -> RowSpec | None:
-    """Return the row without changes, or else the first row; None if that row is not selected."""
+    """Return the study's base row, or the first row if base is not in `rows`. Return None if it is not selected."""
     row = next((row for row in rows if row.key == spec.base), rows[0])
     return row if row.runs else None
 
@@ -198,7 +199,7 @@ SPENT = "cost"  # field whose values grow with later attempts, also with attempt
 
 
 def record(row: Row, table: Table, costs: Sequence[Cost] | None = None) -> dict[str, Any]:
-    """Return the record of a row in `report --json`. A number is None if a seed is missing; `n` counts finished seeds.
+    """Return the record of a row in `report --json`. A number is None if a seed is missing; `n` is `Row.n`.
 
     costs: the costs that the table prints; if None, the function looks them up.
     """

@@ -29,7 +29,8 @@ class _Gap(NamedTuple):
     """The amount by which the first system of a pair is better than the second."""
 
     gain: float  # on the scale of Δ; for a factor, the logarithm of the ratio
-    low: float  # 95 % interval: equal to `gain` for exact numbers, infinite if nothing is tested
+    # The ends of the 95 % interval of `gain`: equal to `gain` for exact numbers, infinite if nothing is tested.
+    low: float
     high: float
     marked: bool  # whether the difference is significant, or for exact numbers, not zero
     words: str  # description of the difference
@@ -225,7 +226,7 @@ def notes(table: Table) -> Iterator[Note]:
 
 
 def _size(table: Table) -> str:
-    """Return a description of the table's runs, so that no reader takes small runs for the paper's experiment."""
+    """Return a description of the table's runs, so that no reader mistakes small runs for the paper's experiment."""
     corpora = dict.fromkeys(corpus_name(outcome) for row in table.rows for outcome in row.outcomes)
     counts = sorted(len(row.outcomes) for row in table.rows)
     seeds = number(counts[-1], "seed") if counts[0] == counts[-1] else f"{counts[0]} to {number(counts[-1], 'seed')}"

@@ -1,12 +1,13 @@
 """Columns of costs (parameters, training FLOPs, training hours, …), and the total cost of a table.
 
-The columns stand next to published numbers. If a study's [columns] name them, numbers that runs measure at their first
-and last update are columns too.
+The columns stand next to published numbers. Numbers that runs measure at their first and last update are also columns
+if the study's [columns] name these numbers.
 
 Training FLOPs are printed in two ways: counted from the tokens, and estimated from the time as in the paper. The paper
 says: "We estimate the number of floating point operations used to train a model by multiplying the training time, the
 number of GPUs used, and an estimate of the sustained single-precision floating-point capacity of each GPU" (section
-6.1). The estimate is what the devices could have computed in this time. For base, it is 3.5 times the counted FLOPs.
+6.1). The estimate is the number of operations that the devices could have computed in this time. For the paper's base,
+the estimate is 3.5 times the counted FLOPs.
 """
 
 import statistics
@@ -162,7 +163,7 @@ def _scored(outcome: Outcome) -> list[EvaluationResult]:
 
 @dataclass(frozen=True)
 class Cost:
-    """A column with one number per row that no evaluation measures."""
+    """A column with one number per row. The numbers do not come from evaluations."""
 
     key: str  # key of the published number (ablations/planning/resolve.py), such as "params"
     header: str  # column head, shared with the published number
@@ -205,7 +206,8 @@ COSTS = (
 def fitting(cost: Cost, known: Collection[float], published: Collection[float]) -> Cost:
     """Return the cost with a unit that fits its values.
 
-    Parameters of small networks are printed in units of 1 or 10³ if no published numbers are printed.
+    If no published numbers are printed, the numbers of parameters of small networks are printed in units of 1 or 10³.
+    Other costs are returned unchanged.
     """
     largest = max(known, default=0.0)
     if cost.key != "params" or published or largest >= 1e6:

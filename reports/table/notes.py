@@ -240,7 +240,7 @@ def imported(table: Table) -> Iterator[Note]:
 
 
 def places(table: Table) -> dict[tuple[str, int], list[Row]]:
-    """Return the branches by place. The keys are (key of the parent row, last shared step)."""
+    """Return the branches, grouped by the place where they branch: (key of the parent row, last shared step)."""
     named = {outcome.run.run_id: outcome.run.row for outcome in table.members}
     found: dict[tuple[str, int], list[Row]] = {}
     for row in table.rows:
@@ -324,7 +324,10 @@ def about_cited(table: Table) -> Iterator[Note]:
 
 
 def agreement(table: Table) -> Iterator[Note]:
-    """Yield a note that compares the order of our changes with the paper's: Kendall's τ-b of columns with four rows."""
+    """Yield a note that compares the order of our changes with the order of the paper's changes by Kendall's τ-b.
+
+    The note has one value for each column in which at least four rows have both changes.
+    """
     parts = []
     for column in table.columns:
         both = [(row.measures[column.key].change, row.measures[column.key].reported_change) for row in table.rows]

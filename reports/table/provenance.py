@@ -43,7 +43,8 @@ def training(table: Table) -> Iterator[Note]:
 def typical(table: Table) -> Outcome:
     """Return a trained run of base, or the first run if none is trained.
 
-    If base is not in the table, the first row replaces it; if base was imported, the first row that was not imported.
+    If base is not in the table, the first row replaces base. If base was imported, the first row that was not imported
+    replaces base.
     """
     base = table.base_row or table.rows[0]
     ours = next((row for row in table.rows if not row.imported), base)
@@ -84,7 +85,7 @@ def _other_units(table: Table, base: Outcome) -> Iterator[Note]:
 
 
 def _vocabulary(facts: Data, settings: Mapping[str, Any]) -> str:
-    """Return the size of the trained vocabulary, which may be smaller than requested, or else the requested size."""
+    """Return the size of the trained vocabulary. If it was not recorded, return the requested size."""
     source, target = facts.vocab_size.source, facts.vocab_size.target
     if source is not None and target is not None and source != target:
         names = (facts.corpus.source or "source", facts.corpus.target or "target")
@@ -145,7 +146,10 @@ def _sentence(opening: str, parts: Iterable[str]) -> Note:
 
 
 def decoding(table: Table) -> Iterator[Note]:
-    """Yield notes on the evaluated sets and decoding settings of base, and on rows with other sentences."""
+    """Yield notes on base's evaluated sets and decoding settings, and on rows evaluated on other sentences.
+
+    `typical` chooses the row if base cannot be used.
+    """
     base = typical(table)
     if base.run.spec.imported:
         return
@@ -380,7 +384,7 @@ def _mixed(rows: Iterable[Row], what: str, of: Callable[[Outcome], Any]) -> str:
     holders: dict[str, list[str]] = {}
     for row in rows:
         for outcome in row.outcomes:
-            # Facts of imported runs are unknown, which a note says.
+            # These facts are unknown for imported runs. Another note lists the imported runs.
             here = outcome.record is not None and not outcome.run.spec.imported
             value = of(outcome) if here else None
             if value:

@@ -41,7 +41,10 @@ def at(row: Row, names: Collection[str]) -> dict[str, Any]:
 
 
 def here(row: Row) -> str:
-    """Return declared and actual value of a size in the row's key, "8 → 4" for C-N8; "" if the two are equal."""
+    """Return the declared and the actual value of a size in the row's key: "8 → 4" for C-N8.
+
+    Return "" if the two values are equal, or if the key contains no size.
+    """
     declared = row.spec.declared
     actual = at(row, declared)
     said = {*re.findall(r"\d+(?:\.\d+)?", row.key)}
@@ -87,7 +90,7 @@ def on_corpus(rows: Sequence[Row], names: Collection[str]) -> bool:
 
 
 def unexpected(config: TaskConfig, rows: Sequence[Row], said: Collection[str] = ()) -> list[str]:
-    """Return the settings that a reader cannot know, such as "training.weight_decay 0.1 (0.0)" with the default.
+    """Return the settings that a reader cannot know, as "name value (default)": "training.weight_decay 0.1 (0.0)".
 
     For built-in tasks, whose defaults are the paper's values, these are the settings that differ from the default. For
     a user's trainer, these are all settings. Settings in `said`, settings that no row reads, and settings in other
