@@ -69,7 +69,7 @@ def find_trained(named: Named, selectors: Selectors, does: Sequence[str] = ("tra
     """Return the named run.
 
     does: accepted values of `Use.does` (experiments/tasks/base.py). Raises UserError if the run is unknown, ambiguous,
-    not trained or an ensemble, or if the use of its task is not in `does`.
+    not trained or an ensemble, or if its task can do nothing in `does`.
     """
     if (named.run is None) == (named.study is None):
         raise UserError("No model was named. Name it with STUDY, --row KEY and --seed N, or with --run RUN_ID.")
@@ -142,7 +142,7 @@ def _by_row(store: Store, named: Named, selectors: Selectors) -> tuple[str, Eval
 def _own_decoding(study: Study, row: str, run: JobStatus) -> EvaluationConfig | None:
     """Return a row's decoding settings for a run that several rows share.
 
-    None if a single row has the run, because its recorded settings are those of this row.
+    Return None if only one row has the run, because the recorded settings are then those of this row.
     """
     profiles = [m.profile for m in run.members if m.study == study.name and m.row == row]
     if len({m.row for m in run.members}) == 1 or not profiles:
@@ -153,7 +153,7 @@ def _own_decoding(study: Study, row: str, run: JobStatus) -> EvaluationConfig | 
 
 
 def _recorded(store: Store, study: str, row: str, seed: int | None, profile: str | None) -> list[JobStatus]:
-    """Return the trained runs that the queue lists for a row. Does not read their training data.
+    """Return the trained runs that the queue lists for a row. The training data are not read.
 
     seed: None selects the row's first seed.
     """

@@ -86,8 +86,8 @@ class WorkOptions:
     ) -> Summary:
         """Work on the store's queue until the state `until` is reached.
 
-        on_progress: called about twice a second. tracked: write the runs to MLflow and to sinks. only: the run_ids to
-        train; other runs that wait now stay queued.
+        on_progress: called about twice a second. tracked: whether to write the runs to MLflow and to sinks. only: the
+        run_ids to train. Other runs that wait now stay queued. None: all runs are trained.
         """
         slots = self.slots if until != "submitted" else self._for_all(store)
         return work(
@@ -122,8 +122,8 @@ class WorkOptions:
 def complete_mlflow(store: Store, say: Callable[[str], None]) -> None:
     """Write the finished runs that MLflow lacks.
 
-    Does nothing while a coordinator works, because it writes the runs itself. Also does nothing if a coordinator could
-    not write ended runs, because it has reported the reason.
+    Does nothing while a coordinator works, because the coordinator writes the runs. Also does nothing if an earlier
+    coordinator could not write ended runs, because that coordinator has reported the reason.
     """
     try:
         if store.coordinator() or _untracked(store):
@@ -148,7 +148,7 @@ def complete_mlflow(store: Store, say: Callable[[str], None]) -> None:
 def _all_train_apart(store: Store) -> bool:
     """Return whether there are queued runs and all of them train in a separate process.
 
-    Then this program need not import torch, which takes seconds.
+    In this case, this program need not import torch, which takes seconds.
     """
     with Queue(store.queue_db) as queue:
         tasks = queue.tasks_wanted()

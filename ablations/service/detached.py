@@ -20,7 +20,9 @@ from experiments.store.layout import Store
 from experiments.store.locks import Occupied
 from experiments.tracking.mlflow import Tracker
 
-DETACHED = "slurm"  # Ray is not supported, because only `work --engine ray --address …` knows the cluster's address
+# The engine whose runs another command can collect. Ray is not supported here, because only a command with the option
+# `--address` knows the address of the Ray cluster.
+DETACHED = "slurm"
 
 
 def collect_detached(store: Store) -> None:

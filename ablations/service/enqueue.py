@@ -49,10 +49,11 @@ def wanted(plan: Plan, stale: str) -> list[PlannedRun]:
 
 
 def prepare(chosen: Selected, runs: Iterable[PlannedRun], progress: Progress) -> None:
-    """Prepare the inputs of the runs, once per corpus. Mistakes in them are reported before anything is queued.
+    """Prepare the inputs of the runs, once per corpus. Mistakes in the inputs are reported before anything is queued.
 
-    Raises UserError if preflight.py refuses a run. The check runs before the corpus is prepared, and again afterwards,
-    when the corpus has been measured. If this call created the store and fails, it removes the store again.
+    Raises UserError if preflight.py refuses a run, or if input files have changed since planning. The check of
+    preflight.py runs before the corpus is prepared, and again afterwards, when the corpus has been measured. If this
+    call created the store and fails, it removes the store again.
     """
     runs = list(runs)
     refuse(chosen, runs)
@@ -80,7 +81,7 @@ def enqueue(chosen: Selected, plan: Plan, runs: Iterable[PlannedRun], stale: str
     code = chosen.task.code
     keep_rows(chosen, plan, runs)
     for tree in dict.fromkeys(tree for run in runs for tree in run.spec.trainer.trees):
-        keep(tree, store.root)  # again, because `forget` removes trees that no run uses
+        keep(tree, store.root)  # planning kept the tree too, but `forget` removes trees that no run uses
     turn = turns(chosen, plan)
     jobs = [replace(_job(chosen, plan, run, stale, code), turn=turn(run), limit=limit) for run in runs]
     rows: dict[str, Any] = {}
@@ -212,7 +213,8 @@ def memory_gb(task: Task, run: PlannedRun, kind: str) -> float:
 def _renewed(store: Store, run: PlannedRun, code: Mapping[str, str] | None) -> dict[str, int]:
     """Return the stored evaluations to make again: eval_id → the attempt that made the evaluation.
 
-    code: digests of the present code; evaluations that other code made are included. None: they are not included.
+    These are the evaluations whose metrics must be read again. If `code` (the digests of the present code) is given,
+    evaluations that other code made are included too.
     """
     found = {}
     for eval_id in run.eval_ids:
@@ -260,7 +262,7 @@ def trained_again(chosen: Selected, runs: Iterable[PlannedRun]) -> list[PlannedR
 
     Such a run is trained again. Its present result stays until then.
     """
-    # The content of a damaged run is unknown.
+    # The checkpoints of a damaged run are unknown, so damaged runs are left out.
     return [run for run in runs if run.state != "damaged" and lacks_checkpoints(run, chosen.store, chosen.task)]
 
 

@@ -57,8 +57,8 @@ def forecast(
 ) -> Forecast:
     """Predict `runs` of the plan from measurements in the store on devices like the first of `slots`.
 
-    A GPU of `auto` counts once for each run that shares it at the start. stale: with "rerun", runs whose training code
-    has changed are trained again.
+    A GPU of `auto` counts as one slot for each run that shares this GPU at the start. stale: with "rerun", runs whose
+    training code has changed are trained again.
     """
     slots = seats(chosen, plan, runs, slots)
     slot, task = slots[0], chosen.task
@@ -150,10 +150,9 @@ def refuse_above(
     here: bool,
     stale: str = "keep",
 ) -> str:
-    """Raise UserError if the runs together would take longer than `max_hours`. Return the predicted time otherwise.
+    """Return a text with the predicted time of the runs. Raise UserError if it is longer than `max_hours` or unknown.
 
-    Unknown speeds are measured first if the runs are trained on this machine (`here`). UserError is also raised if the
-    time stays unknown.
+    here: whether the runs are trained on this machine. If so, unknown speeds are measured first.
     """
     plan = chosen.plan
     predicted = forecast(chosen, plan, runs, slots, stale)
@@ -221,8 +220,8 @@ def _seconds(
 ) -> float | None:
     """Return the predicted seconds of the remaining training and evaluations of a run; None if unknown.
 
-    steps: the remaining training steps. members: the cost of one step of each member of an ensemble, which evaluates
-    with all of them.
+    steps: the remaining training steps. members: for an ensemble, the cost of one step of each member, because an
+    evaluation uses all members.
     """
     cost = sum(members) if members else step_cost(run)
     if steps is None or (steps and not (speed and cost)):
@@ -302,7 +301,8 @@ def short_spec(run: PlannedRun, steps: int = PROBE_STEPS) -> RunSpec:
 class Noise:
     """A column's spread between the seeds of base.
 
-    The spread and the differences of a logarithmic column are in logarithms. Values and mean are in its unit.
+    The spread and the differences of a logarithmic column are in logarithms. The values and the mean are in the
+    column's unit.
     """
 
     column: Column
@@ -333,7 +333,7 @@ def compared(plan: Plan, base: Variation) -> list[PlannedRun]:
 
 
 def noise_of(study: str, selectors: Selectors, chosen: Selected, seeds: int) -> list[Noise]:
-    """Return the spread of each column between those seeds of base, from 1 to `seeds`, that the store has.
+    """Return the spread of each column between the seeds of base. The first `seeds` seeds count, if they have results.
 
     Columns with fewer than two values or without spread are left out. A logarithmic column is also left out if one of
     its values is not positive.

@@ -27,10 +27,10 @@ class Candidates:
 
 
 def of_table(chosen: Selected, *, gone: bool) -> list[str]:
-    """Return the runs of a table that the store has.
+    """Return the run_ids of a table's runs that are in the store or in its queue.
 
-    gone: return the runs of the same study and profile that the present study does not contain, or contains with other
-    settings.
+    gone: instead, return the runs of the same study and profile that the present study does not contain, or contains
+    with other settings.
     """
     store, plan = chosen.store, chosen.plan
     known = {*store.run_ids(), *Members(store).queued}
@@ -58,8 +58,8 @@ def of_names(store: Store, names: Iterable[str]) -> list[str]:
 def candidates(store: Store, run_ids: Iterable[str], study: str | None) -> Candidates:
     """Divide runs into those to put aside and those that stay.
 
-    A run stays if another run was made from it (a branch or an ensemble), or if it also belongs to another study than
-    `study`. With None, its studies do not matter.
+    A run stays if a branch or an ensemble was made from it, or if it also belongs to another study than `study`. If
+    `study` is None, it does not matter to which studies a run belongs.
     """
     members, readers = Members(store), _readers(store)
     wanted = list(dict.fromkeys(run_ids))
@@ -91,8 +91,9 @@ def _readers(store: Store) -> dict[str, list[str]]:
 def forget(store: Store, runs: Mapping[str, tuple[Member, ...]]) -> None:
     """Put runs aside: move their folders, and remove them from the queue and from MLflow.
 
-    Code trees that no run uses are removed, even without runs, because a killed call may have left some. The caller
-    holds the coordinator lock. Raises UserError if a run is training, which is then possible only on a cluster.
+    Code trees that no run uses are removed too, even if `runs` is empty, because a killed call may have left such
+    trees. The caller holds the coordinator lock, so a run can be training only on a cluster. Raises UserError if one of
+    `runs` is training.
     """
     with Queue(store.queue_db, create=False) as queue:
         running = [row.run_id for row in queue.rows(State.RUNNING, 1_000_000) if row.run_id in runs]

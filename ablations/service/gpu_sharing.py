@@ -59,7 +59,7 @@ def sharing_lines(chosen: Selected, plan: Plan, runs: Sequence[PlannedRun], slot
     """Return lines with the number of runs that share each GPU of `auto`, and the reason.
 
     GPUs with equal decisions share a line. GPUs that other processes use are detected only if no coordinator works on
-    the store, because it may use them itself.
+    the store, because the coordinator's runs may be these processes.
     """
     ask = any(slot.most for slot in slots) and not chosen.store.coordinator()
     alike: dict[tuple[int, str], list[str]] = {}

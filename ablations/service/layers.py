@@ -45,13 +45,13 @@ class LayerType:
     sublayer: str  # written as in model.encoder
     complexity: str  # complexity per layer, such as O(n²·d)
     leading: int  # multiplications according to the complexity term
-    counted: int  # multiplications with projections, and with masked pairs that kernels compute
+    counted: int  # all multiplications, including projections and the masked pairs that kernels compute
     sequential: str
     operations: int  # number of sequential operations
     path: str
     formula: float  # value of `path`
     layers: int  # minimum number of causal layers after which every output sees all its inputs; 0: none is enough
-    exact: int | None  # longest path in that number of layers; None if `layers` is 0 or n > LONGEST
+    exact: int | None  # length of the longest path through `layers` layers; None if `layers` is 0 or n > LONGEST
 
 
 def layer_types(sizes: Sizes) -> list[LayerType]:

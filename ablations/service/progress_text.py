@@ -43,7 +43,8 @@ def step(live: RunningAttempt) -> str:
 def numbers(live: RunningAttempt) -> list[str]:
     """Return the newest loss, perplexity and speed in words, and the time left.
 
-    If a user's trainer logs neither loss nor perplexity, the first two numbers that it has logged are returned.
+    If a user's trainer logs neither loss nor perplexity, the first two numbers that it has logged are returned. Return
+    [] if the run is not training.
     """
     values = live.progress.metrics
     if live.progress.doing != "training":

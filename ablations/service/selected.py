@@ -91,7 +91,7 @@ class SelectedTable:
     columns: tuple[Column, ...]
     asked: tuple[str, ...] = ()  # command-line arguments that select this table, without folders
     bundle: str = ""  # for a bundle: which of its numbers were computed again
-    to_paste: str = ""  # the same arguments with folders and the store, quoted for a shell
+    to_paste: str = ""  # the arguments in `asked` with folders and the store, quoted for a shell
 
     @property
     def store_options(self) -> StoreOptions:
@@ -112,7 +112,7 @@ class Selected(SelectedTable):
     """
 
     task: Task
-    own_plan: Callable[[], Plan] | None = None  # the plan with the study's decoding; None if `plan` has it
+    own_plan: Callable[[], Plan] | None = None  # computes the plan with the study's decoding; None if `plan` has that
     devices_per_run: int = 1
     priority: int = 0
 
@@ -143,9 +143,10 @@ def task_of_study(study: Study) -> Task:
 
 
 def choose(study_name: str, selectors: Selectors, many: bool = True, *, there: bool = False) -> Selected:
-    """Return the table that a study and selectors select. Never creates a store. Raises UserError.
+    """Return the table that a study and selectors select. Never creates a store.
 
-    many: accept more than 10,000 rows; commands that start work pass the user's --yes. there: the store must exist.
+    many: accept more than 10,000 rows. Commands that start work pass the user's --yes. there: raise UserError if the
+    store does not exist. Raises UserError also for mistakes in the study or in the selectors.
     """
     chosen = selectors.selection()
     study = load_study(study_name, many)
@@ -184,7 +185,7 @@ def plan_with_states(study: Study, selection: Selection, task: Task, store: Stor
     """Return the plan of a study with current states. Raises UserError as `plan_study` does.
 
     A finished member of an ensemble gets the state missing if it kept too few checkpoints for the ensemble's
-    evaluations. So does a finished parent run that lacks the checkpoint with which a branch begins.
+    evaluations. A finished parent run gets this state if it lacks the checkpoint with which a branch begins.
     """
     states, find = run_states(store, task), RunNames(store, _of_study(study, store)).find
     plan = plan_study(study, selection, task, store.root, states, find)
@@ -218,7 +219,7 @@ class Queueing:
     yes: bool = False
 
     def choose(self, study: str, selectors: Selectors) -> Selected:
-        """Call `choose` with these options. Raises UserError."""
+        """Return the selected table with these options. Raises UserError (see the function `choose`)."""
         chosen = choose(study, selectors, many=self.yes)
         return replace(chosen, devices_per_run=self.devices_per_run, priority=self.priority)
 

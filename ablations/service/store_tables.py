@@ -70,7 +70,7 @@ class StoreTable:
     runs: tuple[HeldRun, ...]
     settings: Mapping[str, Any] = field(default_factory=dict)  # the runs' settings that the present study does not have
     gone: bool = False  # True if the study has no such rows any more, or trains them on other data
-    known: bool = True  # whether the study was found; `settings` and `gone` are valid only then
+    known: bool = True  # whether the study was found and planned; if not, `settings` and `gone` mean nothing
     changed: float | None = None  # time of the last change, in Unix seconds
     study: str = ""  # name or path of the study; "" if it was not found
     unread: str = ""  # why the study's files could not be used

@@ -57,8 +57,8 @@ def train(
 ) -> Summary:
     """Queue the runs of a selection that have no valid results, and work on them.
 
-    stale: see enqueue.wanted. work_on: the function that works on the queued runs of a plan. queued: the runs were
-    queued before and are not queued again, because a user may have cancelled some of them.
+    stale: see enqueue.wanted. work_on: the function that works on the queued runs of a plan. queued: whether the runs
+    were queued before. Then they are not queued again, because a user may have cancelled some of them.
     """
     plan, store = chosen.plan, chosen.store
     runs = wanted(plan, stale)
@@ -69,7 +69,7 @@ def train(
         if others := len(_waiting(store).difference(run.run_id for run in plan.trainings)):
             say(f"{number(others, 'queued run')} of other selections not started; train with `ablations work`")
         summary = work_on(plan, runs)
-        if summary.left:  # only of these runs: others may be another user's
+        if summary.left:  # count only these runs, because other runs may belong to another user
             summary = replace(summary, left=len(_waiting(store).intersection(run.run_id for run in runs)))
     else:
         join(chosen, plan)
@@ -121,7 +121,10 @@ def queued_in_words(counts: Mapping[str, int]) -> str:
 def check(
     chosen: Selected, working: WorkOptions, *, stale: str, max_hours: float | None, progress: Progress, say: Say
 ) -> None:
-    """Raise UserError if runs cannot run on the devices, or would take longer than `max_hours`. Print warnings."""
+    """Raise UserError if runs cannot run on the devices, or would take longer than `max_hours`. Print warnings.
+
+    The devices of a cluster are not checked.
+    """
     here = working.engine == "local"
     todo = wanted(chosen.plan, stale)
     if here:

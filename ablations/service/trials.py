@@ -18,7 +18,7 @@ from experiments.records import FailureClass
 from experiments.tuning import COMPLETE, FAILED, Search, Trial, trials_of
 
 # Failures that the settings of a run cause. The trial of such a run counts as failed. Other failures come from the
-# program or the machine.
+# program or the machine, so they stop the search of the row.
 TELLING = (FailureClass.DIVERGED, FailureClass.OUT_OF_MEMORY)
 
 

@@ -55,7 +55,10 @@ class Change(NamedTuple):
 
 
 def with_rows(table: Mapping[str, Any], origin: str, folder: Path | None) -> dict[str, Any]:
-    """Return the table of a study file, with the entries of [[ablate]] replaced by rows. Raises UserError."""
+    """Return the table of a study file, with the entries of [[ablate]] replaced by rows.
+
+    Raises UserError for an invalid entry, and for a change that cannot be read.
+    """
     rest, found = dict(table), list[dict[str, Any]]()
     entries = rest.pop("ablate", [])
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
@@ -111,7 +114,10 @@ class RefusedCode(NamedTuple):
 
 
 class Code:
-    """The code of a study's rows. Its methods raise UserError; the caller adds the name of the study and the row."""
+    """The code of a study's rows.
+
+    The methods raise UserError. The caller adds the names of the study and the row to the message.
+    """
 
     def __init__(self, folder: Path | None) -> None:
         if folder is None:

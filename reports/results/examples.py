@@ -48,7 +48,7 @@ def collect_examples(spec: TableSpec, store: Store, set_: str, seed: int, *, dif
         )
     shared, own = _fields(found, _metrics(spec))
     heads = ("#", *shared, *(f"{row}: {name}" if len(own) > 1 else row for row in found for name in own))
-    # Numbers such as probabilities almost always differ. They decide whether rows differ only if all fields are numbers.
+    # Numbers such as probabilities almost always differ. So they decide only if there are no other fields.
     judged = [name for name in own if not _is_number_field(found, name)] or own
     lines = []
     for number, examples in enumerate(zip(*found.values(), strict=True), start=1):

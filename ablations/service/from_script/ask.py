@@ -37,7 +37,7 @@ def ask(words: Sequence[str], start: int, command: str, settings: Sequence[Optio
     """Return the settings whose default the parser of a script contradicts, with the reason.
 
     The parser contradicts a default if an option with this default gives other values than a command without the
-    option. words: the command as typed. start: the index of the script in it. command: the study's command, with
+    option. words: the command as typed. start: the index of the script in `words`. command: the study's command, with
     placeholders. Raises UserError if the parser cannot be asked.
     """
     interpreter = _interpreter(words[:start])
@@ -97,7 +97,7 @@ def _words(command: str, start: int, option: Option) -> list[str]:
 
 
 def _without_other_places(command: str, option: Option) -> str:
-    """Return the command with the option's value, without the placeholders and flags of all other settings."""
+    """Return the command with the option's value, but without the placeholders and flags of all other settings."""
     kept = list[str]()
     for word in command.split(" "):
         placed = PLACEHOLDER.search(word)

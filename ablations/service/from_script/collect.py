@@ -38,7 +38,7 @@ _COMMANDS_OF_LIGHTNING = ["fit", "validate", "test", "predict"]
 def options_in(code: Code, words: Sequence[str], start: int, folder: Path) -> Options:
     """Return the options of a script that its command does not give.
 
-    words: the words of the command. start: the index of the script in them. Raises UserError if the command lacks a
+    words: the words of the command. start: the index of the script in `words`. Raises UserError if the command lacks a
     subcommand or a required value.
     """
     given = list(words[start + 1 :])

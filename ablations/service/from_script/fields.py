@@ -29,7 +29,10 @@ _FIELDS = ("field", "HfArg", "Field")
 
 @dataclass(frozen=True)
 class Style:
-    """The form of a library's options. bools: the texts for true and false; None if it uses a pair of switches."""
+    """The form of a library's options.
+
+    bools: the texts for true and false; None if the library has a pair of switches for them.
+    """
 
     name: str
     bools: tuple[str, str] | None = ("true", "false")
@@ -52,8 +55,8 @@ FIRE = Style("fire", bools=("True", "False"), nested=False, equals=True, plain_t
 class Root:
     """A dataclass or function whose fields or parameters are options.
 
-    called: its name in the script. prefix: the text before each option's name. changed: the reason why no option can be
-    a setting; "" otherwise.
+    called: the name of the dataclass or function in the script. prefix: the text before each option's name. changed:
+    the reason why no option can be a setting; "" if options can be settings.
     """
 
     style: Style

@@ -21,7 +21,7 @@ class Option:
 
     flags: all spellings; the first one is written into the command. value: the literal default; None if there is none.
     written: the text of the option in the command; if empty, the flag and the value. left_out: the reason why the
-    option is not a setting. level: the number of subcommands before it.
+    option is not a setting; "" if it is one. level: the number of subcommands before the option in the command.
     """
 
     name: str
