@@ -120,8 +120,8 @@ SELECTING = ("profile", "corpus", "rows", "seeds", "sets", "store", "state_dir")
 def table_named(recorded: Mapping[str, Any], study: str, file: Path, selectors: Selectors) -> SelectedTable:
     """Return the table that a printed file names. Selectors of the command replace those of the file.
 
-    The study is built in, or a .toml file. That file is looked up in the folder of the printed file, in the working
-    directory, and in the folders from which this user queued studies.
+    study: a built-in study, a bundle, or a .toml file. A .toml file is looked up in the folder of the printed file, in
+    the working directory, and in the folders from which this user queued studies.
     """
     if not holds_table(study):
         unset = (None, StoreOptions().store)
@@ -141,7 +141,7 @@ def listed(file: Path, differences: Sequence[str]) -> list[str]:
 def selectors_in(words: list[str], where: str = "") -> dict[str, Any]:
     """Return the selectors recorded in a file; {} if they cannot be parsed.
 
-    where: the place of a line that a person wrote. With it, words that cannot be parsed raise UserError.
+    where: if a person wrote the words, their place for messages. Words that cannot be parsed then raise UserError.
     """
     parser = argparse.ArgumentParser(add_help=False, exit_on_error=False, allow_abbrev=False)
     parser.add_argument("study", nargs="?")

@@ -173,8 +173,9 @@ Because = Annotated[
 def spread(verb: Callable[..., None], recorded_as: str = "") -> Callable[..., None]:
     """Replace each dataclass parameter of a command by one option per field, for typer.
 
-    The option comes from the field's annotation, otherwise from OPTIONS by the field's name. recorded_as: the name of
-    the command if its requests are written to the ledger. Such a command also gets the option --because.
+    The option is the one in the field's annotation, or else the one in OPTIONS under the field's name. recorded_as: the
+    name of the command if its requests are written to the ledger; else "". A command with requests in the ledger also
+    gets the option --because.
     """
     parameters: list[inspect.Parameter] = []
     made: dict[str, tuple[Any, list[str]]] = {}  # parameter → its class and the fields that have an option

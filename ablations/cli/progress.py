@@ -64,7 +64,7 @@ class Live:
     """A live display of progress. The coordinator calls `update` about twice a second."""
 
     def __init__(self, store: Store, watched: Watched | None = None) -> None:
-        """Create the display. Without `watched`, it counts the runs of the whole queue."""
+        """Create the display. Without `watched`, the display counts the runs of the whole queue."""
         self._console = Console(file=unguarded(sys.stderr))
         self._live = RichLive(console=self._console, auto_refresh=False, transient=True)
         self._began = self._printed_at = time.monotonic()
@@ -98,7 +98,7 @@ class Live:
         self._print_table_so_far(view)
 
     def _table_so_far(self, view: View) -> RenderableType:
-        """Return the partial table. It is built again after a run has finished."""
+        """Return the partial table. The table is built again after a run has finished, but not more often than due."""
         finished, began = view.counts.get(State.FINISHED, 0), time.monotonic()
         due = finished > self._finished and began - self._began >= self._next_table_s
         if self._watched and self._watched.table and due:
@@ -119,7 +119,7 @@ class Live:
             self._finished, self._next_table_s = finished, 2 * passed
 
     def _facts(self, view: View) -> object:
-        """Return the facts that a plain line reports. A new line is printed when they change."""
+        """Return the facts that a plain line reports. A new line is printed when these facts change."""
         running = {live.run_id for live in view.running}
         return dict(self._counts_of(view.counts)), view.preparing.rstrip("0123456789,/ "), view.stopping, running
 

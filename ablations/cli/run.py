@@ -206,8 +206,8 @@ def run_chosen(
 ) -> None:
     """Queue the runs without valid results, work on them, and print the table.
 
-    Exits with 1 if a run failed or stayed in the queue, with 128 + the signal if interrupted. turn: wait until no other
-    coordinator works on the store, then train the remaining runs.
+    Exits with 1 if a run failed or stayed in the queue, with 128 + the signal if interrupted. turn: whether to wait
+    until no other coordinator works on the store, and then train the remaining runs.
     """
 
     def work(plan: Plan, runs: list[PlannedRun]) -> Summary:
@@ -290,7 +290,7 @@ def evaluate(
     plan = chosen.plan
     needed = {
         run_id for run in plan.runs for run_id in run.spec.members or (run.run_id,)
-    }  # a branch does not need its parent run here
+    }  # scoring a branch does not need its parent run
     trained = {run_id for run_id in needed if chosen.store.result(run_id)}
     untrained = [run.name for run in plan.trainings if run.run_id in needed - trained]
     if untrained:
@@ -383,7 +383,7 @@ def _search(chosen: Selected, searching: Trials, slots: list[Slot]) -> None:
 
 
 def _tuned(chosen: Selected, selected: Selection, searching: Trials) -> Selected:
-    """Return the selection with tuned rows. They are also scored on test sets if the task has a setting for sets.
+    """Return the selection with tuned rows. If the task has a setting for sets, the rows are also scored on test sets.
 
     Raises UserError if no trial of a row gave a score.
     """

@@ -72,7 +72,7 @@ def status(
 
 
 def _lacking_in_mlflow(found: Mapping[str, bool], command: str) -> Iterator[str]:
-    """Yield a line on the finished runs that MLflow lacks, and one on those that it shows in an older state.
+    """Yield a line on the finished runs that MLflow lacks, and one on the runs that MLflow shows in an older state.
 
     found: the result of `lacking`. command: the command that updates MLflow.
     """
@@ -146,7 +146,7 @@ def _notes(queue: Queue, holder: str, names: Sequence[str] = ()) -> list[str]:
 
 
 def _waiting(store: Store, queue: Queue, command: str, waiting: Sequence[JobStatus]) -> Iterator[str]:
-    """Yield one line per reason for waiting, with the keys of its rows in the order of the queue."""
+    """Yield one line per reason for waiting, with the keys of the rows that wait for it, in the order of the queue."""
     why, causes = _reasons(store, queue, command), dict[str, dict[str, list[int]]]()
     studies = {member.study for row in waiting for member in row.members}
     for row in waiting:
@@ -187,7 +187,8 @@ def _line(row: JobStatus) -> str:
 def _reasons(store: Store, queue: Queue, command: str) -> Callable[[JobStatus, int | None], str]:
     """Return a function that gives the reason why a run waits. command: the command that trains the waiting runs.
 
-    The function takes the run and the number of runs before it. With None, the reason does not contain that number.
+    The function takes a run and the number of waiting runs before it. If the number is None, the reason does not
+    contain it.
     """
     holder, draining = store.coordinator(), "drain" in queue.notes()
 

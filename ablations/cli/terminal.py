@@ -24,7 +24,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 def visible(text: str) -> str:
     r"""Replace control characters except newline and tab by escapes such as \u001b, which JSON reads as the same text.
 
-    Lone surrogates are replaced too: file names that are not UTF-8 contain them, and streams cannot encode them.
+    Lone surrogates, which streams cannot encode, are replaced too. They occur in file names that are not UTF-8.
     """
     return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 

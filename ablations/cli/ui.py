@@ -159,7 +159,10 @@ def _publish(chosen: Selected, uri: str) -> Published:
 
 
 def _lines(table: Printed) -> Iterator[RowLine]:
-    """Yield one line per row: settings (base's value in a blank cell), means, standard deviations and changes."""
+    """Yield one line per row: its settings, and the means, standard deviations and changes of its metrics.
+
+    A line has the values of all settings that vary in the table. A setting that the row does not use has the value "–".
+    """
     varying = list(dict.fromkeys(name for row in table.rows for name in row.settings))
     names = _distinct({name: table.settings.get(name, name.rpartition(".")[2]) for name in varying})
     heads = _heads(table)
@@ -211,7 +214,7 @@ def _table(chosen: Selected, plan: Plan, table: Printed) -> Table:
     ]
     where = {"profile": plan.profile, "corpus": member(plan, plan.runs[0]).corpus}
     tuning = {f"tuning_{name}": value for name, value in table.spent.tuning.known().items()}
-    cost = {**table.spent.total.known(), **tuning}  # only the known parts
+    cost = {**table.spent.total.known(), **tuning}  # without the parts of the cost that are unknown
     return Table(
         study=plan.study.name,
         profile=plan.profile,

@@ -16,7 +16,7 @@ class Verb(NamedTuple):
     place: str  # module:FUNCTION; the function's parameters are the verb's arguments and options
     group: str  # heading in --help
     example: str  # an example of use, without "ablations "
-    gives_reason: bool = False  # whether it has the option --because and writes its requests to the ledger
+    gives_reason: bool = False  # whether the verb has the option --because and writes its requests to the ledger
 
     @property
     def function(self) -> Any:

@@ -234,7 +234,8 @@ def choose_table(study_name: str, selectors: Selectors, say: Say) -> SelectedTab
     return open_table(Path(study_name), say)
 
 
-opened_archives: list[str] = []  # paths; their content may cause an unexpected error
+# Paths of the opened files. If an unexpected error occurs, the message names them, because they may be its cause.
+opened_archives: list[str] = []
 
 
 def holds_table(name: str) -> bool:

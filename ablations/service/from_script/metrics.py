@@ -40,8 +40,8 @@ _STOP = {"is", "are", "was", "of", "on", "at", "the", "a", "to", "in", "for", "a
 class Printed:
     """A number that a script prints.
 
-    pattern: the regular expression that finds it; "" for a line of JSON. digits: the number of its decimals. line: the
-    source line that prints it.
+    pattern: the regular expression that finds the number in the output; "" for a line of JSON. digits: number of
+    decimals. line: the source line that prints the number.
     """
 
     set: str
