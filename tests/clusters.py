@@ -111,9 +111,8 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
     if os.getuid() != 0 or not all(map(shutil.which, ("slurmctld", "slurmd", "munged", "sbatch"))):
         pytest.skip("needs Debian's slurm-wlm and munge, and root")
     pytest.importorskip("submitit")
-    folder = Path(
-        subprocess.check_output(["mktemp", "-d", "/tmp/slurm-XXXXXX"], text=True).strip()
-    )  # short, for socket paths
+    # short, for socket paths
+    folder = Path(subprocess.check_output(["mktemp", "-d", "/tmp/slurm-XXXXXX"], text=True).strip())
     cluster = Slurm(folder)
     try:
         cluster.start()

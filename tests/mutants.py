@@ -184,9 +184,8 @@ def main() -> None:
 
         def run(mutant: Mutant) -> dict[str, Any]:
             tests = sorted(lines.get(mutant.file, {}).get(mutant.line, []))
-            random.Random(asked.seed).shuffle(
-                tests
-            )  # the same choice every time if more than MOST_TESTS reach the line
+            # the same choice every time if more than MOST_TESTS reach the line
+            random.Random(asked.seed).shuffle(tests)
             tests.sort(key=lambda name: not name.startswith("tests/unit"))
             tree = trees.get()
             try:

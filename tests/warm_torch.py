@@ -28,10 +28,8 @@ from experiments.child import forkserver
 
 ADDRESS = "ABLATIONS_TESTS_TORCH"  # environment variable with the path of this session's socket
 SERVER = ["-P", "-m", "experiments.child.forkserver"]
-SET_BY_ITSELF = (
-    "ONEDNN_PRIMITIVE_CACHE_CAPACITY",
-    "TORCHINDUCTOR_CACHE_DIR",
-)  # a training in this process leaves these variables set
+# A training in this process leaves these variables set.
+SET_BY_ITSELF = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "TORCHINDUCTOR_CACHE_DIR")
 READ_AT_IMPORT = ("PYTHON", "LD_", "OMP_", "MKL_", "MALLOC_", "GLIBC_", "OPENBLAS_", "ATEN_", "ONEDNN_", "TORCH")
 
 

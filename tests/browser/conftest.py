@@ -36,9 +36,8 @@ def chromium() -> Iterator[Any]:
     if found is None:
         pytest.skip("there is no Chromium: apt-get install chromium")
     with playwright.sync_playwright() as started:
-        browser = started.chromium.launch(
-            executable_path=found, args=["--no-sandbox"]
-        )  # needed because CI runs as root
+        # needed because CI runs as root
+        browser = started.chromium.launch(executable_path=found, args=["--no-sandbox"])
         yield browser
         browser.close()
 

@@ -70,9 +70,8 @@ def names_in(page: Any) -> list[str]:
 
 def test_the_link_opens_one_line_per_row_with_its_runs_below_it(visit: Any, links: Links) -> None:
     seen = visit(links.listing, {"width": 1300, "height": 900}, wait="commit")
-    text = wait_for(
-        seen.page, "untrained", "Sort: Created", "9 matching runs", "MLflow Assistant"
-    )  # MLflow's panel is open
+    # MLflow's panel is open
+    text = wait_for(seen.page, "untrained", "Sort: Created", "9 matching runs", "MLflow Assistant")
     settles(seen.page, lambda: names_in(seen.page), ROWS)
     assert in_training_mode(seen.page) and "seed 2" not in text
     assert "A table of width 8" in text  # the experiment's description
@@ -117,9 +116,8 @@ def test_the_heading_run_holds_the_table(visit: Any, finished: Path, links: Link
     seen = visit(f"{links.server}/#/experiments/{links.experiment}/runs/{heading.info.run_id}", wait="commit")
     text = wait_for(seen.page, "A table of width 8", "PPL (dev)")
     assert all(row in text for row in ROWS)
-    assert (
-        seen.page.locator("table", has_text="PPL (dev)").locator("tr").count() >= 4
-    )  # MLflow renders the Markdown table
+    # MLflow renders the Markdown table
+    assert seen.page.locator("table", has_text="PPL (dev)").locator("tr").count() >= 4
     seen.shot("mlflow-heading")
     seen.page.goto(f"{links.server}/#/experiments/{links.experiment}/runs/{heading.info.run_id}/artifacts")
     seen.page.get_by_text("table", exact=True).first.click()

@@ -79,9 +79,8 @@ def test_on_a_phone_the_table_scrolls_and_the_page_does_not(visit: Any, page: Pa
     assert float(seen.page.locator("p").first.evaluate("e => parseFloat(getComputedStyle(e).fontSize)")) >= 13
     assert seen.page.get_by_text("The table scrolls sideways.").is_visible()
     seen.shot("page-phone", whole=True)
-    for line in seen.page.locator(
-        "table.data tbody tr"
-    ).all():  # the metric follows the row's name, before the settings
+    # the metric follows the row's name, before the settings
+    for line in seen.page.locator("table.data tbody tr").all():
         name, metric = line.locator("th").bounding_box(), line.locator("td.cell").first.bounding_box()
         assert metric["x"] == pytest.approx(name["x"] + name["width"], abs=1)
         assert metric["x"] + metric["width"] <= PHONE["width"]

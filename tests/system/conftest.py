@@ -1,4 +1,4 @@
-"""The command line as a user runs it: in a real process, each test with its own store."""
+"""Fixtures that run the command line as a user does: in a real process, with a new store for each test."""
 
 import json
 import os
@@ -21,7 +21,7 @@ from tests.stores import made_once
 from .warm_command import WarmCommands
 
 PATIENCE_S = 240
-WITH_TORCH = ("generate", "attention", "export")  # verbs that compute in the command's own process
+WITH_TORCH = ("generate", "attention", "export")  # commands that import torch in their own process
 TINY = """
 name = "tiny"
 title = "A table of width 8"
@@ -48,7 +48,7 @@ fixed = {training.train_steps = 0}
 
 
 def environment() -> dict[str, str]:
-    """The code of this checkout runs, whatever is installed and whatever the working directory is."""
+    """Return an environment in which processes import this checkout's code, from any working directory."""
     path = os.pathsep.join(filter(None, [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH")]))
     ours = {"PYTHONPATH": path, "MLFLOW_DISABLE_TELEMETRY": "true"}
     return {**os.environ, **ours, "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
@@ -63,7 +63,7 @@ Cli = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture(scope="session", autouse=True)
 def shared_torch(_state_of_its_own: None) -> Iterator[None]:
-    """Tables that this process or a `cli` trains ask one process of this session for their fork servers."""
+    """Let trainings of this process and of `cli` get their fork servers from one process of the session."""
     warm_torch.share()
     torch = warm_torch.WarmTorch()
     yield
@@ -72,7 +72,7 @@ def shared_torch(_state_of_its_own: None) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def cli(shared_torch: None) -> Iterator[Cli]:
-    """The command in a process of its own, which begins with its modules imported (warm_command.py)."""
+    """Return a function that runs a command in a process with its modules already imported (warm_command.py)."""
     servers = {torch: WarmCommands(environment(), ["torch"] * torch) for torch in (False, True)}
 
     def call(*arguments: str | Path, code: int = 0, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -98,7 +98,7 @@ def tiny() -> Path:
 
 @pytest.fixture(scope="session")
 def finished(cli: Cli, tiny: Path) -> Path:
-    """A store with the finished tiny table, two seeds; tests must not change it."""
+    """Return a store with the finished tiny table of two seeds. Tests must not change the store."""
 
     def run(folder: Path) -> None:
         cli("run", tiny, "--seeds", "2", "--store", folder / "store", "--devices", "cpu:2", "--json")
@@ -114,11 +114,14 @@ def free_port() -> int:
 
 @contextmanager
 def serving(words: list[str], port: int, log: Path) -> Iterator[str]:
-    """MLflow's server, started with these arguments; yields its address once it answers. Its process group is ended."""
+    """Start MLflow's server with these arguments and yield its address once it answers.
+
+    At the end, the server's process group is killed.
+    """
     with log.open("w") as out:
         server = subprocess.Popen(words, stdout=out, stderr=out, env=environment(), start_new_session=True)
     try:
-        until = time.monotonic() + 600  # on a machine with a load of 35 its imports take minutes
+        until = time.monotonic() + 600  # on a machine with a load of 35, the server's imports take minutes
         while True:
             try:
                 urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5).close()

@@ -1,4 +1,4 @@
-"""A cluster of processes on this machine: each of its jobs is a keeper, as on a real cluster's node."""
+"""A cluster engine whose jobs are processes on this machine. Each job is a keeper, as on a node of a real cluster."""
 
 import os
 import signal
@@ -8,7 +8,7 @@ import sys
 from experiments.jobs.engines.cluster import ClusterEngine
 
 JOB = "import sys; from experiments.jobs.engines.keeper import run_child; sys.exit(run_child(sys.argv[1]))"
-STARTED = {}  # as a cluster does, it outlives its engines
+STARTED = {}  # jobs by id; global, because a cluster outlives its engines
 
 
 class ProcessCluster(ClusterEngine):
@@ -30,7 +30,7 @@ class ProcessCluster(ClusterEngine):
 
 
 def end_job(name, how=signal.SIGKILL):
-    """SIGUSR2: its time ends soon, as a cluster says it; SIGKILL: its node dies, with all that runs there."""
+    """Signal a job: SIGUSR2 warns that its time limit is near, and SIGKILL simulates the death of its node."""
     if STARTED[name].poll() is None:
         os.kill(STARTED[name].pid, how)
 

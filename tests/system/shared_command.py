@@ -1,4 +1,4 @@
-"""The command as a process of its own to be killed and watched, whose fork servers begin with torch imported.
+"""Run the command in a process that tests can kill and watch. Its fork servers start with torch already imported.
 
 python -m tests.system.shared_command WORD…
 """

@@ -1,4 +1,4 @@
-"""Stub runs for tests of the coordinator: make, run and inspect them."""
+"""Make, run and inspect stub runs, for tests of the coordinator."""
 
 import itertools
 import sys
@@ -38,7 +38,7 @@ def enqueue(store, *jobs):
 
 
 def go(store, *jobs, slots=SLOTS, **more):
-    """Queue and work; the summary."""
+    """Queue the jobs, work until none is left, and return the summary."""
     enqueue(store, *jobs)
     return work(store, slots, engine=LocalEngine(()), child=CHILD, **more)
 
@@ -66,7 +66,7 @@ def resumed_at(store, attempt, number=1):
 
 
 def assert_whole(store, number=1, steps=STEPS):
-    """The result equals that of an undisturbed run: no step is lost or repeated."""
+    """Check that the result equals that of an undisturbed run: no step is lost or repeated."""
     result = store.result(f"{number:016x}")
     assert result.content["sum"] == steps * (steps + 1) // 2
     assert store.evaluation(f"{number:016x}", EVALUATION).metrics == {"bleu": 30.5}
@@ -74,7 +74,7 @@ def assert_whole(store, number=1, steps=STEPS):
 
 
 def none_doubled(store, numbers, steps):
-    """Every run has one whole result, and each attempt began where the one before had saved."""
+    """Check that every run has one complete result, and that each attempt resumed from the last checkpoint."""
     for number in numbers:
         assert_whole(store, number, steps=steps)
         begun = [n for n in store.attempts(f"{number:016x}") if events(store, n, number)]

@@ -1,4 +1,4 @@
-"""Metrics that are added to a study, renamed, corrected or removed: finished runs are read again, none is trained."""
+"""Metrics that are added, renamed, corrected or removed are read from finished runs, without training."""
 
 import sys
 from pathlib import Path
@@ -75,7 +75,7 @@ def test_a_study_that_grows_trains_nothing_again_and_loses_no_number(cli: Cli, t
     study.write_text(STUDY)
     cli("run", study, cwd=tmp_path)
     study.write_text(STUDY + LOSS + TOP)
-    for verb in ("report", "run", "report"):  # read in the logs, recorded, and from the record
+    for verb in ("report", "run", "report"):  # metrics are read from the logs, then recorded, then read from the record
         rows = table(cli, study, verb)
         for key, lr in (("base", 0.1), ("high", 0.5)):
             assert rows[key]["acc_test"] == pytest.approx(lr * 10 + 3 + 1.5), verb

@@ -1,4 +1,4 @@
-"""A study that pins base's code to a commit, and rows whose patch does not apply any more."""
+"""Tests of a study that pins base's code to a commit, and of rows whose patch no longer applies."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Branches of one parent run on the command line: they equal undisturbed runs; every verb knows them."""
+"""Branches of one parent run equal undisturbed runs, and every command supports them."""
 
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,11 @@ def head(steps: int) -> str:
 
 
 def study_of(steps: int = STEPS) -> str:
-    """A parent, a branch of two thirds of it that changes nothing, and two from its end, a third and a tenth longer."""
+    """Return a study with a parent row and three branches.
+
+    One branch starts after two thirds of the parent's steps and changes nothing. The other two start at the parent's
+    end and train for a third and for a tenth more steps.
+    """
     return f"""{head(steps)}
 [[variation]]
 key = "base"
@@ -87,7 +91,7 @@ def events(store: Path, run_id: str) -> list[dict[str, Any]]:
 
 
 def test_a_parent_run_and_two_branches_equal_two_undisturbed_runs(cli: Cli, tmp_path: Path) -> None:
-    """Bit for bit, where nothing differs before the branch; their costs add up to those of the whole."""
+    """Weights are bit-identical if no setting differs before the branch. The costs of parent and branch add up."""
     store, other = tmp_path / "store", tmp_path / "other"
     branched, whole = write(tmp_path, STUDY + LONGER), write(tmp_path, WHOLE, "whole")
     cli("run", branched, "--store", store, "--devices", "cpu:2")
@@ -115,7 +119,7 @@ def test_a_parent_run_and_two_branches_equal_two_undisturbed_runs(cli: Cli, tmp_
 
 @pytest.mark.nightly
 def test_killed_at_random_the_table_is_the_same_byte_for_byte(cli: Cli, tmp_path: Path) -> None:
-    """Kills of the parent run, of its branches and of the coordinator, as in tests/chaos.py."""
+    """The parent run, its branches and the coordinator are killed, as in tests/chaos.py."""
     study = write(tmp_path, study_of(600))
     one, pause_s = ["--seeds", "1"], (0.2, 1.2)
     done = table(tmp_path, kills=5, seed=FIVE_KILLS, study=str(study), options=one, pause_s=pause_s, call=cli)
@@ -162,7 +166,7 @@ def test_every_verb_knows_them(cli: Cli, tmp_path: Path) -> None:
 
 @pytest.mark.nightly
 def test_a_parent_run_without_the_checkpoint_is_trained_again_and_says_so(cli: Cli, tmp_path: Path) -> None:
-    """It was trained before the branch was written, or its checkpoints were pruned."""
+    """The parent run was trained before the branch was added to the study, or its checkpoints were pruned."""
     store = tmp_path / "store"
     before = write(tmp_path, head(30) + '\n[[variation]]\nkey = "base"\n', "before")
     cli("run", before, "--store", store, "--devices", "cpu:1")
@@ -190,7 +194,7 @@ def test_a_branch_of_a_failed_parent_run_waits_and_says_why(cli: Cli, tmp_path: 
         tmp_path, study_of(30).replace('schedule = "constant"', 'schedule = "constant", learning_rate = 1e30')
     )
     store = tmp_path / "store"
-    for _ in range(2):  # the second tries the parent run again
+    for _ in range(2):  # the second command trains the parent run again
         done = cli("run", study, "--store", store, "--devices", "cpu:2", code=1)
         assert "Branches without a number, because their parent run is missing" in done.stdout
         jobs = {job["members"][0]["row"]: job for job in as_json(cli("status", "--store", store, "--json"))}

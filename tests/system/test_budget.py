@@ -1,4 +1,4 @@
-"""A store's budget, held by the coordinator with a stub child: whatever is killed, asked again, or set."""
+"""The coordinator keeps a store's budget after kills, retries and changes of the budget, with a stub child."""
 
 import os
 import time
@@ -38,7 +38,7 @@ def test_runs_beyond_the_budget_wait_with_the_reason_until_it_is_raised(store):
     waiting = [n for n in range(1, 5) if row(store, n).state is State.WAITING]
     assert len(waiting) == 2 and all(row(store, n).held.startswith(f"{BUDGET} of 2 runs") for n in waiting)
     limit(store, runs=4)
-    assert go(store).left == 2  # raised by one who was not allowed to: it stays
+    assert go(store).left == 2  # a line without the right to raise the budget has no effect
     limit(store, allowed="any", runs=4)
     assert go(store).finished == 2 and not ledger.damaged(store)
 
@@ -65,7 +65,7 @@ def test_running_attempts_save_a_checkpoint_when_the_hours_are_used_up(store):
     assert {entry["outcome"] for entry in ends(store)} == {"preempted"}
     assert all(row(store, n).held.startswith(f"{BUDGET} of") for n in (1, 2))
     limit(store, allowed="any", hours=1.0)
-    go(store, make(1, steps=400), make(2, steps=400))  # the same runs, without the pauses
+    go(store, make(1, steps=400), make(2, steps=400))  # the same runs without pauses
     assert_whole(store, 1, steps=400), assert_whole(store, 2, steps=400)
 
 
@@ -82,17 +82,17 @@ def test_a_change_reaches_a_coordinator_that_works(store):
 
 def test_the_time_ends_whatever_the_clock_says(store, monkeypatch):
     boot, now = budget.boot_clock()
-    limit(store, until=[time.time() + 1e6, boot, now - 1])  # the clock was set back since
+    limit(store, until=[time.time() + 1e6, boot, now - 1])  # the clock was set back afterwards
     assert go(store, make(1)).left == 1 and "time has ended" in row(store).held
     limit(store, allowed="none")
-    limit(store, until=[time.time() - 1e6, boot, now + 1000])  # set forward
+    limit(store, until=[time.time() - 1e6, boot, now + 1000])  # the clock was set forward afterwards
     assert go(store, make(1)).finished == 1
     monkeypatch.setattr(budget, "boot_clock", lambda: ("another boot", 0.0))
     assert Account(store).time_left() == pytest.approx(-1e6, abs=60)
 
 
 def test_what_cannot_fit_waits_and_what_can_starts(store):
-    go(store, make(1, step_s=0.1, cost=6.0))  # about ten a second
+    go(store, make(1, step_s=0.1, cost=6.0))  # about ten steps per second
     limit(store, hours=3.0 / HOUR)
     assert go(store, make(2, cost=1e6), make(3, cost=1.0)).left == 1
     assert "but the run needs about" in row(store, 2).held
@@ -110,7 +110,7 @@ def test_an_attempt_counts_though_its_coordinator_and_the_queue_are_gone(store):
     assert Account(store).open
     go(store)
     account = Account(store)
-    assert not account.open and account.spent_s == pytest.approx(10.0, abs=0.2)  # five seconds of two slots
+    assert not account.open and account.spent_s == pytest.approx(10.0, abs=0.2)  # five seconds on two slots
     [end] = ends(store)
     assert end["outcome"] == "lost"
 

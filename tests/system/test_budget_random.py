@@ -1,4 +1,4 @@
-"""Random requests of parallel clients, with kills of children and of the coordinator: budget and ledger hold."""
+"""Budget and ledger stay correct under random requests of parallel clients and kills of children and coordinator."""
 
 import random
 import signal
@@ -71,7 +71,7 @@ def test_random_requests_never_exceed_the_budget(tmp_path, requests, seconds, ru
     while time.monotonic() < until:
         time.sleep(chance.uniform(0.2, 1.5))
         if coordinator.poll() is not None:
-            with Queue(store.queue_db) as queue:  # all that failed is asked for again, as an agent would
+            with Queue(store.queue_db) as queue:  # failed runs are requested again, as an agent would do
                 waiting = queue.retry([row.run_id for row in queue.status() if row.state == "failed"])
             idle = not waiting and all(client.poll() is not None for client in asking)
             if idle and coordinator.returncode == 0:
@@ -82,7 +82,7 @@ def test_random_requests_never_exceed_the_budget(tmp_path, requests, seconds, ru
             coordinator.send_signal(signal.SIGKILL)
             coordinator.wait()
             if len(asking) == clients and all(client.poll() is not None for client in asking):
-                for path in store.state_dir.glob("queue.db*"):  # it is disposable
+                for path in store.state_dir.glob("queue.db*"):  # the queue can be rebuilt
                     path.unlink()
                 asking.append(start(CLIENT, store.root, requests // (clients + 1), clients, 2 * runs))
     coordinator.wait()

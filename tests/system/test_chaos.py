@@ -1,4 +1,4 @@
-"""The short form of `make chaos` (tests/chaos.py): random kills change no number.
+"""A short version of `make chaos` (tests/chaos.py): random kills change no number.
 
 That of real tables is in test_branches.py, with branches.
 """

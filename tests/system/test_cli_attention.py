@@ -1,4 +1,4 @@
-"""The study `attention` from the command line: what runs measure before their first update is in the table."""
+"""The table of the study `attention` contains values that runs measure before their first update."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,7 @@
-"""Full and read-only disks: one clear paragraph, exit code 2. The disks are real if this process may mount them."""
+"""Full and read-only disks give one clear paragraph and exit code 2.
+
+Real disks are used if this process may mount them.
+"""
 
 import os
 import shutil
@@ -20,7 +23,7 @@ from .stub_store import make
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 300 KB."""
+    """Mount a disk of 300 KB."""
     place = tmp_path / "disk"
     place.mkdir()
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", place], capture_output=True)
@@ -32,10 +35,10 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def without_inodes(tmp_path: Path) -> Iterator[Path]:
-    """A disk with free bytes on which no further file can be created."""
+    """Mount a disk with free space on which no further file can be created."""
     place = tmp_path / "inodes"
     place.mkdir()
-    options = "size=10m,nr_inodes=3"  # its root, a folder, a file
+    options = "size=10m,nr_inodes=3"  # enough for the root, a folder and a file
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", place], capture_output=True)
     if mounted.returncode:
         pytest.skip(f"no right to mount a disk here: {mounted.stderr.decode().strip()}")
@@ -57,7 +60,7 @@ def test_a_child_that_cannot_make_a_file_says_that_the_disk_is_full(without_inod
 
 
 def test_no_space_left(cli: Cli, tiny: Path, disk: Path) -> None:
-    options = ["--set", "data.builtin_pairs=20000"]  # some megabytes once encoded
+    options = ["--set", "data.builtin_pairs=20000"]  # the encoded corpus has some megabytes
     done = cli("run", tiny, "--store", disk / "store", *options, code=2)
     assert "no space left" in done.stderr and "--store" in done.stderr
     assert "Traceback" not in done.stderr
@@ -91,7 +94,7 @@ def test_a_file_that_may_not_be_read_is_named(cli: Cli, tmp_path: Path, name: st
     (store.root / "coordinator.lock").touch()
     (store.root / name).chmod(0)
     words = ["work"] if name == "coordinator.lock" else ["status"]
-    if os.getuid() == 0:  # who may read everything
+    if os.getuid() == 0:  # root may read everything
         drop = ["setpriv", "--bounding-set=-dac_override,-dac_read_search", "--inh-caps=-all"]
         if shutil.which("setpriv") is None or subprocess.run([*drop, "true"]).returncode:
             pytest.skip("this user may read everything")

@@ -1,4 +1,4 @@
-"""One tiny table, really trained: desired state, evaluation without training, gaps, a moved store."""
+"""Tests of one tiny, really trained table: desired state, evaluation without training, gaps, and a moved store."""
 
 import json
 import shutil
@@ -15,7 +15,7 @@ from .conftest import Cli, as_json, environment
 
 @pytest.fixture(scope="module")
 def store(cli: Cli, tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store with the finished tiny table."""
+    """Return a store with the finished tiny table."""
     store = tmp_path_factory.mktemp("stores") / "store"
     rows = as_json(cli("run", tiny, "--store", store, "--devices", "cpu:2", "--json"))
     assert [row["row"] for row in rows] == ["base", "h1", "untrained"]
@@ -51,8 +51,8 @@ def test_evaluate_scores_again_without_training(cli: Cli, tiny: Path, store: Pat
     assert trainings() == before
     assert all(row["bleu_test"] is not None for row in rows)
     first = as_json(cli("report", tiny, "--store", store, "--json"))
-    assert [row["ppl"] for row in first] == [row["ppl"] for row in rows]  # another beam, the same weights
-    for run in store.glob("runs/*"):  # what both read alike was computed once
+    assert [row["ppl"] for row in first] == [row["ppl"] for row in rows]  # the beam differs, the weights do not
+    for run in store.glob("runs/*"):  # parts that do not depend on the beam are computed once
         records = [json.loads(path.read_text()) for path in run.glob("evaluations/*/result.json")]
         dev = [record["parts"] for record in records if record["set"] == "dev"]
         assert len(dev) == 2
@@ -68,7 +68,7 @@ def test_one_more_seed_trains_only_that_seed(cli: Cli, tiny: Path, store: Path, 
 
 
 def test_more_steps_go_on_where_fewer_ended(cli: Cli, tiny: Path, store: Path, tmp_path: Path) -> None:
-    """Other train_steps are another run, which may start from the checkpoint of an interrupted shorter one."""
+    """A run with other train_steps is a different run. It may start from a checkpoint of an interrupted shorter run."""
     other = as_json(cli("plan", tiny, "--rows", "base", "--store", store, "--set", "training.train_steps=9", "--json"))
     assert other[0]["state"] == "missing"
 
@@ -126,7 +126,7 @@ assert not loaded, loaded
 
 
 def test_what_only_reads_imports_no_mlflow(cli: Cli, tiny: Path, store: Path) -> None:
-    """Its import takes over a second: `status`, and `run` with nothing to do, know without it what MLflow lacks."""
+    """Importing MLflow takes over a second. `status`, and `run` with nothing to do, do not need it."""
     code = """
 import sys
 from ablations.cli.main import app
@@ -145,7 +145,7 @@ for words in (["plan", study], ["status"], ["status", study], ["report", study],
 
 
 def test_the_papers_parameters(cli: Cli, tmp_path: Path) -> None:
-    """Table 3's last column with tensor2tensor's vocabulary: ten of eleven values round to the printed ones."""
+    """With tensor2tensor's vocabulary, ten of eleven numbers of parameters round to those printed in Table 3."""
     options = ["--profile", "paper", "--set", "data.vocab_size=40960", "--store", tmp_path / "none", "--json"]
     runs = as_json(cli("plan", "table3", *options))
     printed = {run["row"]: run["paper"]["params"] for run in runs if run["paper"]["params"]}

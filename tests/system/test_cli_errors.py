@@ -1,4 +1,4 @@
-"""A user's mistakes: one clear paragraph, exit code 2, no traceback, nothing written."""
+"""A user's mistakes give one clear paragraph and exit code 2, without a traceback, and nothing is written."""
 
 import gzip
 import re
@@ -74,7 +74,7 @@ def test_a_store_below_a_file(cli: Cli, tmp_path: Path, tiny: Path) -> None:
 
 
 def test_what_plan_shows_and_run_refuses(cli: Cli, tmp_path: Path) -> None:
-    """Settings for a corpus that is not named: `plan` prints the plan with a warning; `run` and `queue` refuse."""
+    """If no corpus is named, `plan` prints the plan with a warning, and `run` and `queue` refuse."""
     asked = ["table3", "--profile", "paper", "--rows", "base"]
     planned = cli("plan", *asked, "--store", tmp_path / "store")
     assert "63.08M params" in planned.stdout and "`ablations run` will refuse this" in planned.stderr
@@ -83,7 +83,7 @@ def test_what_plan_shows_and_run_refuses(cli: Cli, tmp_path: Path) -> None:
 
 
 def test_a_row_beyond_the_memory_of_all_devices(cli: Cli, tmp_path: Path) -> None:
-    """`plan` prints the table, the row, its need and what is available; `run` refuses before it trains."""
+    """`plan` prints the row, the memory that it needs and the available memory. `run` refuses before it trains."""
     asked = ["table3", "--rows", "base,big", "--set", "model.d_model=100000000", "--store", tmp_path / "store"]
     planned = cli("plan", *asked, code=2)
     assert "872500.00M params" in planned.stdout
@@ -92,7 +92,7 @@ def test_a_row_beyond_the_memory_of_all_devices(cli: Cli, tmp_path: Path) -> Non
 
 
 def test_a_limit_below_what_the_weights_need(cli: Cli, tmp_path: Path, tiny: Path) -> None:
-    """torch alone takes 0.3 GB: `plan` says so, and `run` starts nothing."""
+    """torch alone needs 0.3 GB: `plan` prints that it does not fit, and `run` starts nothing."""
     limited = ["table3", "--rows", "base", "--devices", "cpu:1@0.2GB"]
     planned = cli("plan", *limited, "--store", tmp_path / "store", code=2).stderr
     said = r"cpu: 0\.2 GB, the limit in --devices\): base 0\.\d GB, with the smallest micro-batch, .*raise the limit"

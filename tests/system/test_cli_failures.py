@@ -1,4 +1,4 @@
-"""Failures of real trainings, provoked through the command line: the user's message, and the work that continues."""
+"""Failures of real trainings on the command line: the message is clear, and the work continues afterwards."""
 
 import json
 import signal
@@ -64,7 +64,7 @@ def test_a_damaged_last_checkpoint_is_passed_over_and_said(cli: Cli, tiny: Path,
 
 @pytest.fixture
 def mounted(tmp_path: Path) -> Iterator[Path]:
-    """A small disk of its own."""
+    """Mount a small disk."""
     place = tmp_path / "disk"
     place.mkdir()
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", place], capture_output=True).returncode:
@@ -78,7 +78,7 @@ def mounted(tmp_path: Path) -> Iterator[Path]:
 def test_a_full_disk_stops_the_work_and_the_same_command_goes_on(
     cli: Cli, tiny: Path, tmp_path: Path, mounted: Path, what: str
 ) -> None:
-    """The disk of the checkpoints, events and logs is full, or that of the queue and MLflow."""
+    """Either the disk with checkpoints, events and logs is full, or the disk with the queue and MLflow."""
     places = {"store": tmp_path / "store", "state": tmp_path / "state", what: mounted / what}
     where = ["--store", places["store"], "--state-dir", places["state"]]
     cli("queue", tiny, *LONG, *where)
@@ -131,7 +131,7 @@ def test_mlflow_that_cannot_be_written_costs_no_run(cli: Cli, tiny: Path, tmp_pa
     cli("report", tiny, "--rows", "base", "--store", store, "--strict")
     (store / "mlflow.db").rmdir()
     assert ": 1 run\n" in cli("ui", "--rebuild", "mlflow", "--store", store).stdout
-    for path in store.glob("queue.db*"):  # the events know the table, too
+    for path in store.glob("queue.db*"):  # the events also contain the table's name
         path.unlink()
     assert ": 1 run\n" in cli("ui", "--rebuild", "mlflow", "--store", store).stdout
     client = MlflowClient(f"sqlite:///{store / 'mlflow.db'}")
@@ -148,7 +148,7 @@ def test_a_budget_is_refused_before_anything_starts(cli: Cli, tiny: Path, tmp_pa
     done = cli("run", tiny, *options, *long, "--max-hours", "0.5", code=2)
     assert "--max-hours" in done.stderr and "Nothing was started" in done.stderr
     assert not list(store.glob("runs/*")) and not (store / "queue.db").exists()
-    planned = json.loads(cli("plan", tiny, *options, *long, "--json").stdout)  # what was measured is kept
+    planned = json.loads(cli("plan", tiny, *options, *long, "--json").stdout)  # the measured speed is kept
     assert planned[0]["seconds"] > 1800
     assert "about" in cli("run", tiny, *options, "--max-hours", "0.5").stderr
 

@@ -1,4 +1,7 @@
-"""From a printed table back to its runs, to another store, to another user: with one really trained tiny table."""
+"""A printed table leads back to its runs, also in another store and for another user.
+
+One tiny table is really trained.
+"""
 
 import json
 import re
@@ -59,7 +62,7 @@ def test_verify_names_the_cells_that_changed(
 
 def test_a_latex_table_says_how_it_was_made(cli: Cli, tiny: Path, store: Path, tmp_path: Path) -> None:
     path = tmp_path / "table.tex"
-    shutil.copy(tiny, tmp_path / tiny.name)  # the study lies beside the paper
+    shutil.copy(tiny, tmp_path / tiny.name)  # the study is in the paper's folder
     made = ["--rows", "base,A", "--seeds", "2", "--significance", "sentences"]
     said = cli("report", tiny, *made, "--store", store, "--format", "latex", "--out", path).stderr
     assert r"in the preamble: \usepackage{booktabs,graphicx}" in said and "made with" not in said
@@ -74,7 +77,7 @@ def test_a_latex_table_says_how_it_was_made(cli: Cli, tiny: Path, store: Path, t
 def test_every_printed_table_names_its_study_and_selection(
     cli: Cli, tiny: Path, store: Path, tmp_path: Path, format_: str
 ) -> None:
-    """Nothing but the file and the store is needed: the study is found where its runs were queued from."""
+    """Only the file and the store are needed. The study is found in the folder from which its runs were queued."""
     path = tmp_path / "paper" / f"table.{format_}"
     path.parent.mkdir()
     cli("report", tiny, "--seeds", "2", "--rows", "base,h1", "--store", store, "--format", format_, "--out", path)
@@ -181,7 +184,7 @@ def test_figures_are_files_of_the_same_bytes(cli: Cli, tiny: Path, store: Path, 
 
 @pytest.mark.nightly
 def test_tables_while_the_store_is_written(cli: Cli, tiny: Path, finished: Path, tmp_path: Path) -> None:
-    """Reports during a training: a cell has its number or none, never a wrong one or an error."""
+    """In a report during training, each cell has its final number or none."""
     store, options = tmp_path / "store", ["--seeds", "2", "--json"]
     final = as_json(cli("report", tiny, *options, "--store", finished))
     words = command("run", tiny, "--seeds", "2", "--store", store, "--devices", "cpu:1")
@@ -207,7 +210,7 @@ def test_tables_while_the_store_is_written(cli: Cli, tiny: Path, finished: Path,
 
 
 def test_a_store_that_was_left_half_written(cli: Cli, tiny: Path, store: Path, tmp_path: Path) -> None:
-    """Half-written folders, an incomplete line and a missing MLflow give gaps, not errors."""
+    """Incomplete folders, an incomplete line and a missing MLflow database give gaps, not errors."""
     copy = tmp_path / "copy"
     shutil.copytree(store, copy)
     (copy / "mlflow.db").unlink()

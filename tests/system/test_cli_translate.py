@@ -1,4 +1,7 @@
-"""A trained run through `generate`, `export`, `attention`, without its training data; a study of decoding."""
+"""`generate`, `export` and `attention` work on a trained run without its training data.
+
+Also tests a study of decoding.
+"""
 
 import json
 import shutil

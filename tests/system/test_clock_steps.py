@@ -1,4 +1,4 @@
-"""A step of the machine's clock under a running coordinator ends nothing."""
+"""A step of the machine's clock while a coordinator runs ends no process."""
 
 import subprocess
 import sys
@@ -10,7 +10,7 @@ from tests.chaos import with_stepped_clock
 
 from .stub_store import STUB, assert_whole, events, make, outcomes, wait_for
 
-STEPS_S = [1, -1, 5, -5, 3600, -3600]  # all from where the clock stood when the coordinator began
+STEPS_S = [1, -1, 5, -5, 3600, -3600]  # relative to the clock when the coordinator started
 COORDINATOR = """
 import sys
 from experiments.jobs.coordinator.work import work

@@ -1,4 +1,4 @@
-"""Stub runs on real Slurm and Ray with two nodes each: nodes that die, signals, coordinators that end."""
+"""Stub runs on real Slurm and Ray clusters of two nodes: nodes die, signals arrive, and coordinators end."""
 
 import contextlib
 import json
@@ -162,7 +162,7 @@ class TestSlurm:
 
 @dataclass
 class OnWorkers:
-    """Work on a store by node workers with two slots each."""
+    """Runs a coordinator whose node workers have two slots each."""
 
     engine: str
     settings: dict[str, str]
@@ -216,7 +216,7 @@ class TestWorkersOnSlurm:
         working.start()
         wait_for(lambda: under_way(store, 0, 1), 180)
         [first] = worker_jobs(cluster).values()
-        cluster.call("scancel", "--signal=USR2", first)  # as Slurm does before a time limit
+        cluster.call("scancel", "--signal=USR2", first)  # Slurm sends this signal before a time limit
         working.join(900)
         assert summaries[0].finished == 2
         none_doubled(store, range(2), 50)
@@ -285,7 +285,7 @@ class TestWorkersOnSlurm:
 
     @pytest.mark.nightly
     def test_a_store_that_nodes_do_not_see_is_said(self, tiny, tmp_path):
-        """The command has a disk of its own, which slurmd does not see."""
+        """The command writes to a private mount that slurmd does not see."""
         if subprocess.run(["unshare", "-m", "true"], check=False).returncode:
             pytest.skip("needs the right to mount a disk")
         mine = tmp_path / "mine"
@@ -304,7 +304,7 @@ def call(*arguments):
 
 @contextlib.contextmanager
 def begun(*arguments, log):
-    """The command, running; killed at the end if it still does."""
+    """Start a command and yield its process. Kill the process at the end if it still runs."""
     with log.open("w") as out:
         process = subprocess.Popen(command(*arguments), stdout=out, stderr=out, env=environment())
     try:
@@ -315,7 +315,7 @@ def begun(*arguments, log):
 
 
 def trained_on(root, node):
-    """Whether a training by that node's worker has saved a checkpoint and goes on."""
+    """Return whether a training on the node has saved a checkpoint and still runs."""
     for path in root.glob("runs/*/attempts/*/events.jsonl"):
         text = path.read_text()
         if '"checkpoint"' in text and '"trained"' not in text and node_of(path.parent).endswith(node):
@@ -324,7 +324,7 @@ def trained_on(root, node):
 
 
 def node_of(attempt):
-    """The node whose worker has taken this attempt."""
+    """Return the name of the node whose worker has taken this attempt, or "?" if none has."""
     run, number = attempt.parent.parent.name, attempt.name
     for taken in attempt.parents[3].glob(f"workers/*/taken/*-{run}-{number}"):
         return json.loads((taken.parents[1] / "began.json").read_text())["host"]

@@ -1,4 +1,7 @@
-"""Rows that change code: trees of git for patches, commits and the parts of both; what is refused; what stays whole."""
+"""Tests of rows that change code by patches, commits or parts of them.
+
+They check the rows' git trees, what is refused, and that working copies and finished runs are not changed.
+"""
 
 import hashlib
 import json
@@ -73,7 +76,7 @@ def commit(folder: Path, message: str) -> str:
 
 @pytest.fixture
 def mine(tmp_path: Path) -> Path:
-    """A repository with a script, a module and a .gitignore; the study is not committed."""
+    """Return a repository with a script, a module and a .gitignore. The study is not committed."""
     folder = tmp_path / "mine"
     folder.mkdir()
     git(folder, "init", "-q", "-b", "main")
@@ -93,7 +96,7 @@ BASE = '{key = "base"}'
 
 
 def whole(folder: Path) -> dict[str, str]:
-    """Every file of a working copy with its content and mode, .git too; links as they are."""
+    """Return the content and mode of every file of a working copy, including .git. Symbolic links are not followed."""
     found = {}
     for path in sorted(folder.rglob("*")):
         if "runs" in path.relative_to(folder).parts[:1] or path.is_dir():
@@ -109,7 +112,7 @@ def accuracies(cli: Cli, folder: Path) -> dict[str, float]:
 
 
 def test_the_plan_names_commits_that_come_to_mean_others(cli: Cli, mine: Path) -> None:
-    """`HEAD~1` and a branch do, a hash and a tag do not; and a patch that does not apply has no tree to print."""
+    """`HEAD~1` and a branch can move; a hash and a tag cannot. A patch that does not apply has no tree to print."""
     first = git(mine, "rev-parse", "HEAD").strip()
     (mine / "net.py").write_text(NET.replace("10", "20"))
     commit(mine, "Twice the score")
@@ -131,7 +134,8 @@ def test_rows_of_patches_and_commits_have_trees_of_their_own(cli: Cli, mine: Pat
     (mine / "net.py").write_text(NET.replace("10", "20"))
     old = git(mine, "rev-parse", "HEAD")
     commit(mine, "Twice the score")
-    (mine / "train.py").write_text(TRAIN.replace("last = 0", "last = 100"))  # not committed: a part of base
+    # this uncommitted change is part of base's code
+    (mine / "train.py").write_text(TRAIN.replace("last = 0", "last = 100"))
     (mine / "no-gate.diff").write_text(NO_GATE)
     entries = (BASE, '{key = "no-gate", patch = "no-gate.diff"}', f'{{key = "old", commit = "{old[:8]}"}}')
     small = '{key = "both", patch = "no-gate.diff", set = {lr = 0.2}}'
@@ -155,7 +159,7 @@ def test_rows_of_patches_and_commits_have_trees_of_their_own(cli: Cli, mine: Pat
     assert "-gate = 2" in cli("explain", "study.toml", "no-gate", "--full", cwd=mine).stdout
     cli("report", "study.toml", "--format", "html", "--out", "page.html", cwd=mine)
     assert "-gate = 2\n+gate = 0" in (mine / "page.html").read_text()
-    # each run left what it wrote, and not its copy of the code; its commit is that of its code
+    # Each run keeps the files that it wrote but not its copy of the code, and records the commit of its code.
     for record in mine.glob("runs/runs/*/result.json"):
         run = json.loads(record.read_text())
         work = record.parent / "attempts/0001/final/work"
@@ -167,7 +171,7 @@ def test_rows_of_patches_and_commits_have_trees_of_their_own(cli: Cli, mine: Pat
     cli("bundle", "study.toml", "--anonymous", "--out", "blind.tar.gz", cwd=mine)
     blind = cli("explain", "blind.tar.gz", "old", "--full", cwd=mine).stdout
     assert old[:7] not in blind and "The script" not in blind and "diff --git" not in blind
-    # nothing is to do, also after a commit that changes no file's content
+    # No run trains again, even after a commit that changes no file's content.
     git(mine, "add", "-u")
     git(mine, "add", "study.toml", "no-gate.diff")
     git(mine, "commit", "-qm", "The study, its patch and what was uncommitted")
@@ -179,7 +183,8 @@ def test_ten_commits_of_a_script_are_one_study(cli: Cli, mine: Path) -> None:
     for number in range(1, 11):
         (mine / "net.py").write_text(NET.replace("10 * lr", f"10 * lr + {number}"))
         if number == 7:
-            (mine / "net.py").write_text(NET.replace("10 * lr", "10 * lr + 6"))  # as before: no run of its own
+            # the same code as number 6, so no separate run
+            (mine / "net.py").write_text(NET.replace("10 * lr", "10 * lr + 6"))
             (mine / "empty").touch()
         if number == 8:
             (mine / "empty").unlink()
@@ -221,7 +226,7 @@ def test_rows_without_each_part_of_a_change_and_with_each_alone(cli: Cli, mine: 
     }  # fmt: skip
     plan = as_json(cli("plan", "study.toml", "--json", cwd=mine))
     rows_planned = {run["row"] for run in plan}
-    # the other rows' trees equal these: by file and by commit the parts are the same here
+    # The other rows have the same trees as these, because parts by file and by commit are the same here.
     assert rows_planned == {"base", "without-1", "without-2", "without-3", "only-2", "only-3", "file-2"}
     said = cli("plan", "study.toml", cwd=mine).stdout
     assert "without hunk 2 (train.py, line 4)" in said.replace("line 5", "line 4")
@@ -229,7 +234,7 @@ def test_rows_without_each_part_of_a_change_and_with_each_alone(cli: Cli, mine: 
     cli("run", "study.toml", "--devices", "cpu:2", cwd=mine)
     found = accuracies(cli, mine)
     assert found == {row: pytest.approx(expected[row]) for row in found}
-    # the same where base is the code without the patch
+    # The same test, with the code without the patch as base.
     git(mine, "checkout", "-q", "main")
     (mine / "study.toml").write_text(rows(BASE, ablate=parts))
     plan = as_json(cli("plan", "study.toml", "--json", cwd=mine))
@@ -274,7 +279,7 @@ def test_a_function_of_a_subfolder_with_links(cli: Cli, mine: Path) -> None:
     cli("run", "study.toml", "--devices", "cpu:2", cwd=sub)
     assert accuracies(cli, sub) == {"base": 8.0, "more": 10.0}
     assert {run["state"] for run in as_json(cli("plan", "study.toml", "--json", cwd=sub))} == {"finished"}
-    (sub / "data/number.txt").write_text("8")  # what is linked is part of a run's code
+    (sub / "data/number.txt").write_text("8")  # linked files count as part of a run's code
     assert {run["state"] for run in as_json(cli("plan", "study.toml", "--json", cwd=sub))} == {"stale"}
     recorded = [json.loads(file.read_text()) for file in sub.glob("runs/runs/*/result.json")]
     files = {"project/walking.py", "project/net.py", "project/data/number.txt"}
@@ -286,7 +291,7 @@ def test_a_function_of_a_subfolder_with_links(cli: Cli, mine: Path) -> None:
 
 @pytest.mark.parametrize("by", ["command", "function"])
 def test_code_of_the_working_copy_is_not_tested_in_the_name_of_a_row(cli: Cli, mine: Path, by: str) -> None:
-    """As with an editable install: the path leads to the working copy."""
+    """The import path leads to the working copy, as after an editable install."""
     lead = f"import sys\nsys.path.insert(0, {str(mine)!r})\n"
     name, text = (
         ("train.py", TRAIN) if by == "command" else ("walking.py", FUNCTION.replace("data/number.txt", "n.txt"))
@@ -414,12 +419,12 @@ def test_forget_removes_the_trees_that_no_run_has(cli: Cli, mine: Path) -> None:
     trees, before = mine / "runs/trees", accuracies(cli, mine)
     found = {run["row"]: run["code_tree"] for run in as_json(cli("plan", "study.toml", "--json", cwd=mine))}
     assert len(list(trees.glob("*.tar"))) == 2
-    (trees / f"{'a' * 40}.tar").touch()  # what a kill leaves: an archive without its facts, a file half written
+    (trees / f"{'a' * 40}.tar").touch()  # remains of a kill: an archive without its facts, and an incomplete file
     (trees / f".{'b' * 40}.tar.0123456789abcdef").touch()
     cli("forget", "study.toml", "--rows", "p", "--yes", cwd=mine)
     assert {path.suffix for path in trees.iterdir()} == {".tar", ".json"} and len(list(trees.iterdir())) == 2
     assert found["p"] not in {path.stem for path in trees.iterdir()}
-    # what comes back prints without its tree; what trains packs it again
+    # Restored runs are printed without their trees. A training packs its tree again.
     for folder in (mine / "runs/forgotten").iterdir():
         folder.rename(mine / "runs/runs" / folder.name)
     assert accuracies(cli, mine) == before and len(list(trees.iterdir())) == 2
@@ -431,7 +436,7 @@ def test_forget_removes_the_trees_that_no_run_has(cli: Cli, mine: Path) -> None:
 
 
 def test_queued_runs_keep_their_trees_while_others_are_forgotten(cli: Cli, mine: Path) -> None:
-    """`queue` packs trees and `forget` removes them at once; a run that waits finds its own."""
+    """`queue` packs trees while `forget` removes unused ones. Every waiting run still finds its tree."""
     patches = {f"p{n}": NO_GATE.replace("gate = 0", f"gate = {n}0") for n in range(1, 9)}
     for name, patch in patches.items():
         (mine / f"{name}.diff").write_text(patch)
@@ -462,7 +467,7 @@ def test_a_tree_that_is_removed_before_its_run_is_described_is_packed_again(mine
     prepare(chosen, runs, lambda words: None)
     packed = {path.name for path in (mine / "runs/trees").iterdir()}
     remove_unused(chosen.store)
-    assert len(packed) == 4 and not list((mine / "runs/trees").iterdir())  # base's too
+    assert len(packed) == 4 and not list((mine / "runs/trees").iterdir())  # including base's tree
     enqueue(chosen, chosen.plan, runs, "keep")
     remove_unused(chosen.store)
     assert {path.name for path in (mine / "runs/trees").iterdir()} == packed
@@ -483,7 +488,7 @@ def test_packages_are_recorded_and_a_patch_of_their_names_installs_nothing(cli: 
     found = [json.loads(path.read_text())["versions"] for path in mine.glob("runs/runs/*/result.json")]
     python = ".".join(map(str, sys.version_info[:3]))
     assert [one["python"] for one in found] == [python] * 2
-    assert sorted("yaml" in one for one in found) == [False, True]  # pyyaml's version, by the name that is imported
+    assert sorted("yaml" in one for one in found) == [False, True]  # pyyaml's version, under its import name
 
 
 def refused(cli: Cli, folder: Path, text: str, patch: str | bytes | None = None) -> str:
@@ -591,7 +596,7 @@ def test_a_part_that_needs_another_is_named_with_it(cli: Cli, mine: Path) -> Non
     assert "Number 2 does not apply without" in refused(cli, mine, rows(BASE, ablate=only))
 
 
-# --- No run sees another's files; the working copy stays as it is, also after kill -9
+# No run sees another run's files, and the working copy does not change, even after kill -9.
 
 
 PROBE = """
@@ -606,7 +611,10 @@ print(json.dumps({"acc": int(whole[:12], 16)}))
 
 
 def random_changes(folder: Path, number: int, seed: int) -> tuple[list[str], dict[str, int]]:
-    """Patches of random files and lines, written beside the study: rows, and what a run of each must print."""
+    """Write patches of random files and lines next to the study.
+
+    Return the rows, and the number that a run of each row must print.
+    """
     import random
 
     draw = random.Random(seed)
@@ -662,7 +670,8 @@ def test_no_run_sees_the_files_of_another(cli: Cli, tmp_path: Path, number: int)
     text = rows(*entries).replace("train.py --lr {lr} --seed {seed}", "probe.py").replace("base = {lr = 0.1}\n", "")
     (mine / "study.toml").write_text(text)
     before = whole(mine)
-    words = command("run", "study.toml", "--devices", "cpu:4", "--notes", "none")  # longer than `cli` waits
+    # takes longer than the time limit of `cli`
+    words = command("run", "study.toml", "--devices", "cpu:4", "--notes", "none")
     subprocess.run(words, cwd=mine, env=environment(), check=True, timeout=3600, capture_output=True)
     table = as_json(cli("report", "study.toml", "--format", "json", cwd=mine))
     assert {row["row"]: int(row["acc_test"]) for row in table} == expected

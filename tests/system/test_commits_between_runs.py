@@ -1,7 +1,6 @@
-"""A repository with commits between runs: what trains again, what is stale, and what is left alone (docs/code-rows.md).
+"""Commits between runs of a study: which rows train again, become stale or stay finished (docs/code-rows.md).
 
-The trainer counts its own starts in a file outside the repository, so that "trained" is what happened and not what the
-program reports.
+The trainer records its starts in a file outside the repository, so that tests do not rely on the program's reports.
 """
 
 import os
@@ -66,14 +65,14 @@ STATE = dict.fromkeys(("base", "lr2", "no-gate", "old"), "finished")
 
 
 class Day:
-    """A working copy and the starts of its trainer."""
+    """A working copy, and the file in which its trainer records its starts."""
 
     def __init__(self, folder: Path, cli: Cli) -> None:
         self.folder, self.cli = folder, cli
         self.starts = folder.parent / "starts.txt"
 
     def git(self, *words: str) -> str:
-        """Run git there, without the configuration of whoever runs the tests."""
+        """Run git in the working copy without the user's configuration, and return its output."""
         own = {**os.environ, **WHO, "GIT_CONFIG_GLOBAL": os.devnull, "GIT_EDITOR": "true"}
         done = subprocess.run(["git", *words], cwd=self.folder, env=own, capture_output=True, text=True, check=False)
         assert done.returncode == 0, f"git {words}: {done.stderr}"
@@ -86,30 +85,30 @@ class Day:
         path.write_text(text)
 
     def commit(self, message: str, **files: str) -> None:
-        """Write files, whose names have "__" for a dot and "___" for a slash, and commit all."""
+        """Write files and commit all changes. In the arguments' names, "__" stands for a dot and "___" for a slash."""
         for name, text in files.items():
             self.write(name.replace("___", "/").replace("__", "."), text)
         self.git("add", "-A")
         self.git("commit", "-qm", message)
 
     def trained(self, *options: str) -> list[str]:
-        """Run the study; returns the learning rates with which the trainer started."""
+        """Run the study and return the learning rates with which the trainer started."""
         before = self._lines()
         self.cli("run", "study.toml", "--devices", "cpu:2", *options, cwd=self.folder)
         return sorted(self._lines()[len(before) :])
 
     def states(self) -> dict[str, str]:
-        """The state of each row by the plan."""
+        """Return the state of each row in the plan."""
         plan = as_json(self.cli("plan", "study.toml", "--json", cwd=self.folder))
         return {run["row"]: run["state"] for run in plan}
 
     def accuracies(self) -> dict[str, float]:
-        """The printed number of each row."""
+        """Return the printed accuracy of each row."""
         table = as_json(self.cli("report", "study.toml", "--format", "json", cwd=self.folder))
         return {row["row"]: round(row["acc_test"], 4) for row in table}
 
     def changes(self) -> dict[str, float | None]:
-        """The printed change from base of each row."""
+        """Return the printed change from base of each row."""
         table = as_json(self.cli("report", "study.toml", "--format", "json", cwd=self.folder))
         return {row["row"]: row["acc_test_change"] for row in table}
 
@@ -119,7 +118,7 @@ class Day:
 
 @pytest.fixture
 def day(tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Iterator[Day]:
-    """A repository whose study has a base, a setting, a patch and a commit; all four rows are trained."""
+    """Return a repository whose study has four trained rows: base, a setting, a patch and a commit."""
     folder = tmp_path / "mine"
     folder.mkdir()
     it = Day(folder, cli)
@@ -160,12 +159,12 @@ def test_what_changes_no_number_trains_nothing(day: Day) -> None:
             day.commit("A side branch", notes__md="Side.\n")
             day.git("checkout", "-q", "main")
             day.git("merge", "-q", "--no-edit", "side")
-        elif step == 10:  # new names of all commits, with the same trees
+        elif step == 10:  # all commits get new hashes, with the same trees
             day.git("rebase", "-q", "--force-rebase", "old")
-        elif step == 11:  # a commit with the tree of the old one
+        elif step == 11:  # another commit with the tree of `old`
             tree = day.git("rev-parse", "old^{tree}")
             day.git("tag", "-f", "old", day.git("commit-tree", tree, "-m", "Equal code"))
-        elif step == 12:  # the same patch as another git prints it
+        elif step == 12:  # the same patch in the format of another git version
             other = NO_GATE.replace("index 1111111..2222222 100644\n", "").replace("+7,5 @@", "+7,5 @@ x")
             day.commit("The patch, printed again", **{"no-gate__diff": other})
         elif step == 13:
@@ -183,8 +182,9 @@ def test_changed_code_makes_results_stale_and_its_return_makes_them_valid(day: D
     day.cli("report", "study.toml", "--format", "latex", "--out", "table.tex", cwd=day.folder)
     assert "all equal" in day.cli("verify", "table.tex", cwd=day.folder).stdout
     day.commit("Another network", net__py=NET.replace("10", "20"))
-    assert day.states() == stale  # `old` has a tree of its own
-    verified = day.cli("verify", "table.tex", cwd=day.folder).stdout  # the printed numbers are still those of the runs
+    assert day.states() == stale  # `old` has its own tree and is not affected
+    # the printed numbers still equal those of the runs
+    verified = day.cli("verify", "table.tex", cwd=day.folder).stdout
     assert "all equal" in verified and "other code than the present: base, lr2, no-gate" in verified
     assert day.trained() == []
     assert day.accuracies()["base"] == 3.0
@@ -208,7 +208,7 @@ def test_rows_of_other_code_are_not_compared_until_they_are_trained_again(day: D
     assert day.trained() == ["0.3"]
     assert day.accuracies() == {"base": 3.0, "lr2": 4.0, "no-gate": 1.0, "lr3": 8.0, "old": 2.5}
     changes = day.changes()
-    assert changes["lr3"] is None  # its network is another than base's
+    assert changes["lr3"] is None  # lr3 has another network than base
     assert round(changes["lr2"] or 0, 4) == 1.0 and round(changes["no-gate"] or 0, 4) == -2.0
     assert "--stale rerun" in day.cli("report", "study.toml", cwd=day.folder).stdout
     assert day.trained("--stale", "rerun") == ["0.1", "0.1", "0.2"]
@@ -232,7 +232,7 @@ def test_a_run_killed_before_a_commit_goes_on_with_its_own_code(day: Day, tmp_pa
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     day.commit("Another network", net__py=NET.replace("10", "20"))
-    assert day.trained() == ["0.3"]  # once more, in the tree of the attempt before
+    assert day.trained() == ["0.3"]  # trained again with the tree of its first attempt
     assert day.accuracies()["lr3"] == 5.0
     assert day.states() == {**STATE, "base": "stale", "lr2": "stale", "no-gate": "stale", "lr3": "stale"}
-    assert round(day.changes()["lr3"] or 0, 4) == 2.0  # all of one code
+    assert round(day.changes()["lr3"] or 0, 4) == 2.0  # all rows were trained with the same code

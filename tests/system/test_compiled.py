@@ -1,4 +1,4 @@
-"""`training.compile` from the task down: padding to a few shapes gives the same numbers as free shapes."""
+"""With `training.compile`, batches that are padded to a few shapes give the same numbers as batches of any shape."""
 
 from functools import partial
 from pathlib import Path
@@ -53,7 +53,7 @@ def _train(
 
 @pytest.mark.nightly
 def test_padded_shapes_and_graphs_change_no_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # tracing and the graphs' backward passes are torch's own; only generating code is left out: it takes minutes
+    # torch traces the graphs and their backward passes; only code generation is skipped, because it takes minutes
     monkeypatch.setattr(state, "compile_layers", partial(state.compile_layers, backend="aot_eager"))
     store = Store.open(tmp_path / "store")
     TASK.prepare(RunConfig(**SETTINGS), store.root, lambda *_: None)

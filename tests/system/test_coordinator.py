@@ -1,4 +1,4 @@
-"""The coordinator with a stub child: every kind of ending; nothing is lost or doubled."""
+"""The coordinator with a stub child: for every kind of ending, no result is lost or duplicated."""
 
 import os
 import signal
@@ -71,7 +71,7 @@ def test_a_killed_child_goes_on_where_it_was(store, at):
 def test_three_kills_without_a_new_checkpoint_fail_with_the_logs_tail(store):
     summary = go(store, make(attempts={str(n): {"at": 3, "do": "kill"} for n in range(1, 9)}))
     assert summary.failed == 1
-    assert outcomes(store) == ["killed"] * 4  # the first one moved it from step 0 to step 2
+    assert outcomes(store) == ["killed"] * 4  # the first attempt advanced the run from step 0 to step 2
     assert "SIGKILL" in row(store).error and "stub at work" in row(store).error and "log.txt" in row(store).error
 
 
@@ -134,7 +134,7 @@ def test_queued_while_it_works_is_done_too_and_joined_wishes_are_served(store):
 
 
 def test_a_second_coordinator_is_refused_by_name(store):
-    thread = in_thread(store, make(steps=150, step_s=0.02))  # longer than the patience with a lock
+    thread = in_thread(store, make(steps=150, step_s=0.02))  # runs longer than a coordinator waits for a lock
     wait_for(lambda: events(store, 1))
     with pytest.raises(UserError, match=f"process {os.getpid()}"):
         go(store)
@@ -151,7 +151,7 @@ def test_progress_is_shown_and_kept(store):
 
 
 def test_a_broken_store_of_results_is_not_hidden(store):
-    """The user mends a damaged result.json; the run is not trained again without a request."""
+    """A user must repair a damaged result.json. The run is not trained again without a request."""
     go(store, make())
     (store.run_folder(make().run_id) / "result.json").write_text("{")
     assert go(store, make()).failed == 1
@@ -178,7 +178,7 @@ def test_damaged_lines_are_counted_while_they_are_read_and_found_later(store):
 
 
 class StubTask:
-    """The planning half that the coordinator uses."""
+    """A task with only the planning methods that the coordinator uses."""
 
     class config_type:  # noqa: N801
         @staticmethod
@@ -251,7 +251,7 @@ def test_a_stale_run_is_trained_anew_when_asked(store, monkeypatch):
     assert next(e["kind"] for e in events(store, 2)) == "restarted"
 
 
-# --- coordinators that die: in a process of their own ---
+# The tests below kill coordinators, which therefore run in separate processes.
 
 PROGRAM = """
     import sys
@@ -282,7 +282,7 @@ def pids(store, attempt, *numbers):
 
 
 def under_way(store, *numbers):
-    """Whether every run has saved a checkpoint and is far from its end."""
+    """Return whether every run has saved a checkpoint."""
     return all(any(e["kind"] == "checkpoint" for e in events(store, 1, n)) for n in numbers)
 
 
@@ -292,7 +292,7 @@ def test_kill_9_of_the_coordinator_loses_and_doubles_nothing(store):
     process.kill()
     process.wait()
     assert row(store, 0).state is State.RUNNING
-    go(store)  # at once: the orphans may still be alive
+    go(store)  # immediately, while the orphaned children may still be alive
     for number in range(3):
         assert_whole(store, number, steps=100)
         trained = [
@@ -341,7 +341,7 @@ def test_dying_between_the_claim_and_the_childs_start(store, written):
 
 
 def test_dying_between_the_childs_end_and_the_promotion(store):
-    """The child has finished and its result was not moved: the next coordinator moves it, without training."""
+    """If the child has finished but its result was not moved, the next coordinator moves it without training."""
     process = coordinator(store, make(0, steps=20, step_s=0.02))
     wait_for(lambda: events(store, 1, 0))
     process.send_signal(signal.SIGSTOP)
@@ -386,7 +386,8 @@ def test_the_first_signal_saves_a_checkpoint_and_the_next_work_goes_on(store, nu
 def test_the_second_signal_leaves_at_once(store):
     deaf = make(0, attempts={"1": {"at": 2, "do": "deaf"}}, steps=10_000, step_s=0.02)
     process = coordinator(store, deaf)
-    wait_for(lambda: any(e["kind"] == "metrics" and e["step"] > 2 for e in events(store, 1, 0)))  # deaf by now
+    # the child now ignores SIGTERM
+    wait_for(lambda: any(e["kind"] == "metrics" and e["step"] > 2 for e in events(store, 1, 0)))
     child = psutil.Process(pids(store, 1, 0)[0])
     process.send_signal(signal.SIGINT)
     time.sleep(0.3)
@@ -400,7 +401,7 @@ def test_the_second_signal_leaves_at_once(store):
 def test_the_spec_says_what_a_child_needs(store):
     go(store, make(attempts={"1": {"at": 3, "do": "kill"}}))
     spec = read_json(store.attempt_folder(make().run_id, 2) / "spec.json")
-    assert spec["earlier"] == [f"runs/{make().run_id}/attempts/0001"]  # relative: a store can be moved
+    assert spec["earlier"] == [f"runs/{make().run_id}/attempts/0001"]  # a relative path, because a store can be moved
     assert spec["device"] == {"kind": "cpu", "threads": 1, "memory_gb": None, "count": 1, "share": 1.0}
     assert spec["coordinator"]["pid"] == os.getpid()
     assert spec["train"] is True and [e["eval_id"] for e in spec["evaluations"]] == [EVALUATION]

@@ -1,4 +1,4 @@
-"""Errors in one run's folder concern only that run: the coordinator continues, and every command works."""
+"""Errors in one run's folder affect only that run: the coordinator continues, and every command works."""
 
 import os
 import signal
@@ -26,7 +26,7 @@ NO_RECORDS = {
 
 
 def spoil(path, what, aside):
-    """Put something else in the place of a file or folder. A folder is moved aside: a child may still write into it."""
+    """Replace a file or folder. A folder is moved to `aside`, because a child may still write into it."""
     if path.is_dir():
         path.rename(aside)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -63,7 +63,7 @@ def damage_all(store):
 
 
 def check(store):
-    """The good run is whole; each other run has ended with a reason that names it, or is whole too."""
+    """Check that the good run is complete, and that each other run is complete or failed with a reason."""
     assert_whole(store, GOOD)
     for number, fault in enumerate(FAULTS):
         ended = row(store, number)
@@ -100,7 +100,7 @@ def test_damaged_before_more_is_asked_of_them(store):
 
 @pytest.mark.nightly
 def test_damaged_while_their_coordinator_is_gone(store):
-    """The next coordinator adopts their attempts."""
+    """The next coordinator adopts the attempts whose folders were damaged."""
     code = textwrap.dedent(f"""
         import sys
         sys.path.insert(0, {str(ROOT)!r})
@@ -114,7 +114,7 @@ def test_damaged_while_their_coordinator_is_gone(store):
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     damage_all(store)
-    for number in range(len(FAULTS)):  # so that they end soon
+    for number in range(len(FAULTS)):  # so that the runs end soon
         path = home(store, number) / "attempts/0001/checkpoint.json"
         if path.is_file() and read_json(path):
             path.unlink()

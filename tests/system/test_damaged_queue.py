@@ -1,4 +1,4 @@
-"""A queue whose entries were changed on disk: only that run fails, and queueing it again mends it."""
+"""If a queue's entry was changed on disk, only that run fails, and queueing it again repairs it."""
 
 import sqlite3
 
@@ -39,7 +39,7 @@ def _queue(store, *jobs):
 def test_a_damaged_entry_fails_alone_and_is_mended_by_queueing_it_again(store, column, old, new):
     _queue(store, make(1), make(2))
     if column == "pinned":
-        go(store, make(3), make(1))  # pins it
+        go(store, make(3), make(1))  # the first attempt pins its settings
         _queue(store, make(1, rerun_after=1))
     _change(store, column, old, new)
     summary = go(store)

@@ -1,4 +1,4 @@
-"""Results that were changed on disk: a gap and a warning that names the file, never a wrong number."""
+"""A result that was changed on disk gives a gap and a warning that names the file, never a wrong number."""
 
 import re
 import shutil
@@ -21,7 +21,7 @@ def store(finished: Path, tmp_path: Path) -> Path:
 
 
 def _places(store: Path) -> list[Path]:
-    """Folders of the dev set's evaluations."""
+    """Return the folders of the dev set's evaluations."""
     found = sorted(store.glob("runs/*/evaluations/*/result.json"))
     return [path.parent for path in found if _record(path)["set"] == "dev"]
 
@@ -33,7 +33,7 @@ def _record(path: Path) -> dict[str, Any]:
 
 
 def _rewritten(path: Path, record: dict[str, Any]) -> None:
-    path.unlink()  # the attempt's own file is the same one
+    path.unlink()  # the file is hard-linked to the attempt's copy, which must not change
     write_json(path, record)
 
 
@@ -45,7 +45,7 @@ def _digit(place: Path, _: Path) -> str:
 
 
 def _metric(place: Path, _: Path) -> str:
-    """In a record whose checksum is right the counts contradict the number."""
+    """Change a metric so that it contradicts the record's counts, with a correct checksum."""
     record = _record(place / "result.json")
     record["metrics"]["bleu"] += 20.0
     _rewritten(place / "result.json", record)
@@ -98,6 +98,6 @@ def test_what_was_deleted_as_advised_is_made_again(cli: Cli, tiny: Path, store: 
 
 
 def _lasting(texts: dict[str, str]) -> dict[str, str]:
-    """What another attempt does not change: all but the costs and the day."""
+    """Remove the parts of printed tables that another attempt changes: costs and dates."""
     lines = {name: lasting(text, name).partition("**What it cost**")[0] for name, text in texts.items()}
     return {name: re.sub(r"\d{4}-\d\d-\d\d", "a day", text) for name, text in lines.items()}

@@ -1,4 +1,4 @@
-"""Ensembles on the command line: killed and run again they equal undisturbed ones; every verb knows them."""
+"""Ensembles that are killed and run again equal undisturbed ones, and every command supports them."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""examples/personality as its README says, in short form; examples/digits as the first page does."""
+"""Run a short form of examples/personality as its README describes, and examples/digits as the main README does."""
 
 import re
 import shutil
@@ -65,7 +65,7 @@ def test_wrong_files_are_refused_when_planned(cli: Cli, tmp_path: Path, setting:
 
 
 def test_a_table_from_a_script_that_exists(cli: Cli, tmp_path: Path) -> None:
-    """From an empty folder: three commands, no line of the script, none of the study."""
+    """In an empty folder, three commands suffice, without edits to the script or the study."""
     (tmp_path / "train.py").write_bytes((DIGITS / "train.py").read_bytes())
     cli("new", "digits", "--from", f"{sys.executable} train.py", cwd=tmp_path)
     cli("run", "digits.toml", "--devices", "cpu:2", cwd=tmp_path)

@@ -1,4 +1,4 @@
-"""More failures of a stub child: hanging, crashing, a full disk; draining."""
+"""More failures of a stub child (hanging, crashing, a full disk), and draining."""
 
 import json
 
@@ -46,7 +46,7 @@ def test_a_run_that_hangs_again_fails_and_says_so(store, impatient):
 
 
 class TestRepeatedFailures:
-    """Rows of one table that fail with the same traceback."""
+    """Tests of rows of one table that fail with the same traceback."""
 
     def test_the_rest_of_the_table_waits_with_the_reason(self, store):
         wrong = {str(n): {"at": 1, "do": "raise"} for n in (1, 2)}
@@ -59,7 +59,7 @@ class TestRepeatedFailures:
         [why] = {one.held for one in waits}
         assert "rows of s failed with the same traceback (1, 2: ZeroDivisionError at" in why
         assert "stub_child.py:" in why and "`ablations retry`" in why
-        # the same command again: failed runs are queued again, and held ones are not passed over
+        # The same command queues failed runs again, and does not skip held runs.
         summary = go(store, *(make(n, attempts={}, cost=9.0 - n) for n in (1, 2)), slots=SLOTS[:1])
         assert summary.failed == 2 and row(store, 1).state is State.FINISHED
 
@@ -129,7 +129,7 @@ def test_drain_finishes_what_runs_and_leaves_the_rest(store):
     queue.close()
     thread.join(300)
     assert [row(store, n).state for n in range(4)] == [State.FINISHED] * 2 + [State.WAITING] * 2
-    go(store)  # drained once, not for ever
+    go(store)  # draining affected only the first coordinator
     assert row(store, 3).state is State.FINISHED
 
 
@@ -159,7 +159,7 @@ def test_a_gpu_that_others_use_is_left_alone_until_they_leave(store, monkeypatch
 
 
 def slots_of(store, number):
-    """Where the attempts of a run were."""
+    """Return the slots on which the attempts of a run were."""
     with Queue(store.queue_db) as queue:
         return [attempt["slot"] for attempt in queue.history(f"{number:016x}")]
 
@@ -183,7 +183,7 @@ def test_without_a_gpu_that_works_the_rest_of_the_table_waits(store):
     with pytest.raises(UserError, match=r"No GPU is left: cuda:\d failed: stub says device; cuda:\d fail.*nvidia-smi"):
         go(store, *(make(n, attempts=broken) for n in range(1, 6)), slots=GPUS)
     assert sum(row(store, n).state is State.WAITING for n in range(1, 6)) >= 3
-    summary = go(store, slots=SLOTS)  # mended; elsewhere it could be these GPUs again
+    summary = go(store, slots=SLOTS)  # on CPU slots, where every run ends
     assert summary.failed + summary.finished >= 3
 
 

@@ -1,4 +1,4 @@
-"""The short form of `python -m tests.chaos flips`: a harmed file is refused, harmless, or named in the table."""
+"""A short version of `python -m tests.chaos flips`: a damaged file is refused, harmless, or named in the table."""
 
 import shutil
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Nothing of a repository or of the user's git configuration is executed, and no record depends on it."""
+"""No program of a repository or of the user's git configuration is executed, and no record depends on them."""
 
 import hashlib
 import os
@@ -32,7 +32,7 @@ def mine(tmp_path: Path) -> Path:
 
 
 def arm(folder: Path, touched: Path) -> None:
-    """Set everything in a repository's configuration that is a program to one that writes a file."""
+    """Set every program in a repository's configuration to one that writes to the file `touched`."""
     program = folder.parent / "touch.sh"
     program.write_text(f'#!/bin/sh\necho "$0 $@" >> {touched}\ncat\n')
     program.chmod(0o755)
@@ -60,7 +60,7 @@ SIGNED = "gpgsig -----BEGIN PGP SIGNATURE-----\n \n iQEzBAABCAAdFiEE\n -----END 
 
 
 def sign(folder: Path) -> str:
-    """Give the last commit a signature, which log.showSignature has a program check; returns the commit."""
+    """Sign the last commit, so that log.showSignature starts a program. Return the new commit."""
     head, _, message = git(folder, "cat-file", "commit", "HEAD").partition("\n\n")
     written = folder.parent / "commit"
     written.write_text(f"{head}\n{SIGNED}\n{message}\n")
@@ -85,7 +85,7 @@ def test_no_program_of_a_repository_runs_and_it_stays_as_it_is(cli: Cli, mine: P
     (mine / "paper.tex").write_text("% nothing\n")
     touched = tmp_path / "touched"
     arm(mine, touched)
-    os.utime(mine / "net.py")  # git's index does not know any more that it is the same
+    os.utime(mine / "net.py")  # git's index no longer knows that the file is unchanged
     before = whole(mine)
     plan = cli("plan", "study.toml", cwd=mine).stdout
     assert f"commit {old[:7]} The script" in plan and "uncommitted changes in train.py" in plan
@@ -97,7 +97,7 @@ def test_no_program_of_a_repository_runs_and_it_stays_as_it_is(cli: Cli, mine: P
     cli("status", "study.toml", cwd=mine)
     cli("bundle", "study.toml", "--out", str(tmp_path / "table.tar.gz"), cwd=mine)
     for words in (["verify", "paper.tex"], ["explain", "study.toml", "old", "--full"], ["ledger"]):
-        subprocess.run(command(*words), cwd=mine, env=environment(), capture_output=True)  # whatever they say
+        subprocess.run(command(*words), cwd=mine, env=environment(), capture_output=True)  # with any exit code
     assert whole(mine) == before and not touched.exists()
 
 
@@ -136,10 +136,11 @@ def test_a_file_that_only_a_filter_can_compare_is_named(cli: Cli, mine: Path, tm
     assert "net.py" in said and "the git filter touch" in said and "git add" in said
     assert "net.py" in recorded(mine) and "edited" not in recorded(mine)
     git(mine, "config", "--unset", "filter.touch.process")
-    os.utime(mine / "net.py", (1_000_000_000, 1_000_000_000))  # git compares a file as new as the index by its content
+    # git compares a file by content if it is as new as the index
+    os.utime(mine / "net.py", (1_000_000_000, 1_000_000_000))
     git(mine, "-c", "filter.touch.clean=sed s/10/20/", "add", "net.py")
     (tmp_path / "touched").unlink(missing_ok=True)
-    repository = Repository(mine)  # what git would commit, whatever the working copy's file looks like
+    repository = Repository(mine)  # the content that git would commit
     (name,) = [name for path, _, name in repository.entries(repository.nothing, repository.base()) if path == "net.py"]
     assert repository.git("cat-file", "blob", name).decode() == NET.replace("10", "20") + "# edited\n"
     assert not (tmp_path / "touched").exists()
@@ -193,7 +194,7 @@ def test_a_pipe_in_place_of_a_tracked_file_is_no_file(mine: Path) -> None:
 
 
 def test_the_tree_is_that_of_git(mine: Path) -> None:
-    """Where no attribute changes content, `git add -u` and `git write-tree` make the same tree."""
+    """If no attribute changes content, `git add -u` and `git write-tree` make the same tree."""
     (mine / ".gitattributes").write_text("")
     commit(mine, "No attributes")
     (mine / "sub").mkdir()

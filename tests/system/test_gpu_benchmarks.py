@@ -1,4 +1,4 @@
-"""`python -m benchmarks.gpu` in miniature on a processor, so that it runs unattended on a GPU."""
+"""Run a small version of `python -m benchmarks.gpu` on the CPU, so that it works unattended on a GPU."""
 
 import json
 import subprocess
@@ -21,7 +21,7 @@ PARTS = {
 
 
 def gpu(out: Path, part: int, *words: object, minutes: float = 120) -> tuple[int, list[str], dict[str, Any]]:
-    """Exit code, printed lines of benchmarks, report."""
+    """Return the exit code, the printed lines of benchmarks, and the report."""
     command = [sys.executable, "-m", "benchmarks.gpu", "--part", part, "--device", "cpu", "--tiny", "--out", out]
     command += ["--minutes", minutes, "--stretch", 20, *words]
     done = subprocess.run([*map(str, command)], capture_output=True, text=True, env=environment(), check=False)

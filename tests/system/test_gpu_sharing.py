@@ -1,4 +1,4 @@
-"""Runs that share a GPU of `auto`: a coordinator with stub runs on a fake GPU, which report their throughput."""
+"""Runs that share a GPU with `--devices auto`: a coordinator with stub runs that report a throughput on a fake GPU."""
 
 import re
 import time
@@ -24,7 +24,7 @@ def store(tmp_path):
 
 @pytest.fixture
 def one_gpu(monkeypatch, tmp_path):
-    """The slots of `auto` on a machine with eight cores and one GPU of 85.5 GB; windows of half a second."""
+    """Return the slots of `auto` with eight cores and one GPU of 85.5 GB. Throughput windows last half a second."""
     put_nvidia_smi(monkeypatch, tmp_path, [gpu(0, "GPU-a")])
     monkeypatch.setattr(slots, "available_cores", lambda: 8)
     monkeypatch.setattr(slots, "memory_gb", lambda: 64.0)
@@ -46,7 +46,7 @@ def notes(store):
 
 
 def lives(store, numbers):
-    """(begin, end, slot) of the runs' first attempts."""
+    """Return (begin, end, slot) of the runs' first attempts."""
     with Queue(store.queue_db) as queue:
         history = [queue.history(f"{number:016x}")[0] for number in numbers]
     return [(one["started"], one["ended"], one["slot"]) for one in history]
@@ -54,7 +54,7 @@ def lives(store, numbers):
 
 @pytest.mark.nightly
 def test_a_coordinator_grows_from_one_to_four_at_once_and_stops(store, one_gpu, tmp_path):
-    """Twice as many runs give 1.8 × and 1.78 × the throughput, but eight give what four gave."""
+    """Two and four runs raise the throughput by factors of 1.8 and 1.78. Eight runs do not raise it further."""
     folder = tmp_path / "gpu"
     folder.mkdir()
     each = {"1": 100.0, "2": 90.0, "3": 85.0, "4": 80.0, "5": 64.0, "6": 53.3, "7": 45.7, "8": 40.0}
@@ -83,7 +83,7 @@ def test_a_coordinator_grows_from_one_to_four_at_once_and_stops(store, one_gpu, 
 def test_a_run_that_ran_out_of_memory_beside_others_gets_the_gpu_alone(store, one_gpu, tmp_path):
     folder = tmp_path / "gpu"
     folder.mkdir()
-    each, small = {"1": 100.0}, {"cost": 1e9, "steps": 40}  # a load that is known: four at once
+    each, small = {"1": 100.0}, {"cost": 1e9, "steps": 40}  # the known load allows four at the same time
     failing = job(1, folder, each, attempts={"1": {"at": 3, "do": "out_of_memory"}}, **small)
     thread = in_thread(store, failing, *(job(number, folder, each, **small) for number in (2, 3, 4)), slots=one_gpu)
     thread.join(300)

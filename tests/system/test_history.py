@@ -1,4 +1,7 @@
-"""Every row of the study `history` trains and decodes; an LSTM with attention reverses, one vector does not."""
+"""Every row of the study `history` trains and decodes.
+
+An LSTM with attention learns to reverse sequences. An LSTM that encodes the source in one vector does not.
+"""
 
 import json
 from pathlib import Path
@@ -19,7 +22,7 @@ from .conftest import Cli, as_json
 
 
 def _rows() -> dict[str, dict[str, object]]:
-    """The miniature's networks at width 8."""
+    """Return the settings of the study's rows with networks of width 8."""
     from ablations.planning.resolve import resolve
     from experiments.tasks.translation import TASK
 
@@ -90,16 +93,16 @@ def test_attention_reverses_long_inputs_along_the_anti_diagonal_and_one_vector_d
     evaluated = ("--set", "evaluation.sets=dev,test")
     done = cli("run", study, "--store", store, "--devices", "cpu:2", "--json", *evaluated)
     attention, vector = ([row[f"pieces_{name}"] for name in SETS] for row in as_json(done))
-    assert min(attention) > 80  # the longest: 95.5 on a Xeon, 89.5 on an EPYC, which rounds differently
+    assert min(attention) > 80  # for the longest set: 95.5 on a Xeon, 89.5 on an EPYC, which rounds differently
     assert vector[0] > vector[1] > vector[2]
     assert vector[2] < attention[2] - 30
     for length in (6, 12):
         mass = _mass_on_the_anti_diagonal(cli, study, store, [str(7 * place % 31) for place in range(length)])
-        assert mass > 0.4  # evenly spread it would be 1 / (length + 1)
+        assert mass > 0.4  # uniform attention would give 1 / (length + 1)
 
 
 def _mass_on_the_anti_diagonal(cli: Cli, study: Path, store: Path, symbols: list[str]) -> float:
-    """Mean weight that output t gives to the symbol which it has to copy, the t-th from the end."""
+    """Return the mean attention weight of output t on the symbol that it must copy, the t-th from the end."""
     asked = ("--row", "attention", "--target", " ".join(reversed(symbols)), "--store", store)
     found = json.loads(cli("attention", study, " ".join(symbols), *asked, "--json").stdout)
     (weights,) = found["maps"]["cross"][0]

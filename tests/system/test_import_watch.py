@@ -1,4 +1,4 @@
-"""The watcher of a run's imports: which files it records, and that the user's code does not see it."""
+"""The watcher of a run's imports records the right files, and the user's code cannot see it."""
 
 import os
 import signal
@@ -47,7 +47,7 @@ FILES = {
 
 
 def run(script: Path, *words: str, code: int = 0) -> str:
-    """Run a script as a run's command would be; returns its standard error."""
+    """Run a script as a run's command, and return its standard error."""
     given = environment() | {"PYTHONPYCACHEPREFIX": str(script.parent / "cache")}
     done = subprocess.run(
         [*(words or [sys.executable]), script.name], cwd=script.parent, env=given, capture_output=True, text=True
@@ -81,7 +81,7 @@ def test_every_module_is_recorded_however_it_is_imported_and_however_the_process
     expected = {"train.py", "elsewhere/linked.py", "packed.zip", "old/sourceless.pyc", *FILES}
     expected -= {"read_only.py", "results/generated.py", "env/site-packages/installed.py"}
     code = -signal.SIGKILL if "SIGKILL" in end else 0
-    for number in range(2):  # the second time from cached bytecode
+    for number in range(2):  # the second run uses cached bytecode
         attempt = project / f"results/{number}"
         attempt.mkdir()
         assert imported_files(attempt) is None

@@ -1,4 +1,4 @@
-"""kill -9 of the coordinator during `run`, then the same command: nothing is repeated or lost, the table is equal."""
+"""If `run` is killed and repeated, no training is repeated or lost, and the table is equal."""
 
 import os
 import signal
@@ -38,7 +38,7 @@ def study(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def whole(cli: Cli, study: Path) -> str:
-    """The table of an undisturbed run."""
+    """Return the table of an undisturbed run."""
     return cli("run", study, "--store", study.parent / "undisturbed", *OPTIONS).stdout
 
 
@@ -52,8 +52,8 @@ def test_kill_and_run_again(cli: Cli, study: Path, whole: str, tmp_path: Path, e
         command("run", study, "--store", disturbed, *OPTIONS), env=environment(), start_new_session=True,
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     ) as running:  # fmt: skip
-        wait_for(disturbed, "finished", 1)  # the first row is done …
-        wait_for(disturbed, "checkpoint", 15)  # … and the second is under way
+        wait_for(disturbed, "finished", 1)  # the first row is finished
+        wait_for(disturbed, "checkpoint", 15)  # the second row is training
         running.kill()
     if everything:
         for event in events(disturbed):

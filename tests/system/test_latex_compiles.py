@@ -1,4 +1,4 @@
-"""The LaTeX that reports print, through real engines: pdfLaTeX (classes of one and two columns), XeLaTeX, LuaLaTeX."""
+"""Compile printed LaTeX tables with real engines: pdfLaTeX (one- and two-column classes), XeLaTeX and LuaLaTeX."""
 
 import re
 import shutil
@@ -33,7 +33,7 @@ NASTY = [
     "“quoted” ‘x’ …", "|pipe| <tag> \"q\" `t'", "±×·−≤≥≈→∞√αβΔδελμσ²³⁶†‡§τ", "x" * 10_000, "é ß Ł ı",
     "</script>", "=cmd|' /C calc'!A0",
 ]  # fmt: skip
-CLASSES = {  # one column, two columns, and the options that a table across both of these has
+CLASSES = {  # classes with one and two columns, and the options of a table across the page
     "article": (r"\documentclass{article}", {}),
     "twocolumn": (r"\documentclass[twocolumn]{article}", {"wide": True}),
     "IEEEtran": (r"\documentclass[conference]{IEEEtran}", {"wide": True}),
@@ -45,7 +45,10 @@ KOREAN = "\\usepackage{fontspec}\n\\setmainfont{%s}\n"
 def compiled(
     folder: Path, table: Table, engine: str = "pdflatex", preamble: str = "", head: str = r"\documentclass{article}"
 ) -> str:
-    """The log. Skips without the engine or a package; fails on any error and on any box that is too wide."""
+    """Compile a document with the table and return the log.
+
+    Skip the test if the engine or a package is missing. Fail for an error or a box that is too wide.
+    """
     needed = ["IEEEtran.cls"] if "IEEEtran" in head else []
     if shutil.which(engine) is None or any(subprocess.run(["kpsewhich", name]).returncode for name in needed):
         pytest.skip(f"there is no {engine} with {needed}")
@@ -61,7 +64,7 @@ def compiled(
 
 
 def text_of(folder: Path) -> str:
-    """The text of the PDF; "" without pdftotext."""
+    """Return the text of the PDF, or "" if pdftotext is not installed."""
     if shutil.which("pdftotext") is None:
         return ""
     done = subprocess.run(["pdftotext", "-layout", "doc.pdf", "-"], cwd=folder, capture_output=True, check=True)
@@ -69,7 +72,7 @@ def text_of(folder: Path) -> str:
 
 
 class Published(Store):
-    """A store in which every run of a plan has about the published numbers; the middle seed has exactly these."""
+    """A store in which every run of a plan is close to the published numbers. The middle seed equals them."""
 
     def __init__(self, plan: Plan) -> None:
         super().__init__(Path("nowhere"))
@@ -94,7 +97,7 @@ class Published(Store):
 
 
 def planned(name: str, profile: str | None = None, seeds: int | None = 3) -> Table:
-    """A built-in study's table as a finished run of it prints it."""
+    """Return a built-in study's table with finished runs."""
     study = load_study(name)
     task = task_of_study(study)
     chosen = selection(profile or study.default_profile, None, seeds=seeds)
@@ -103,7 +106,7 @@ def planned(name: str, profile: str | None = None, seeds: int | None = 3) -> Tab
 
 
 def table3(title: str = "", note: str = "A note.") -> Table:
-    """Table 3 at the paper's sizes with the paper's own numbers."""
+    """Return Table 3 at the paper's sizes with the paper's numbers."""
     table = planned("table3", "paper")
     warnings = (*table.warnings, "A warning: 5 % & more.")
     return replace(
@@ -121,7 +124,7 @@ def test_table3_compiles_and_reads_as_the_paper(tmp_path: Path) -> None:
             "(A)", "(B)", "(C)", "(D)", "(E)",
         ]  # fmt: skip
         (base,) = [line for line in lines if line[:1] == ["base"]]
-        assert " ".join(base) == "base 6 512 2048 8 64 64 0.1 0.1 100K 4.92 ± 0.02 25.8 ± 0.1 63.1"  # its 12 columns
+        assert " ".join(base) == "base 6 512 2048 8 64 64 0.1 0.1 100K 4.92 ± 0.02 25.8 ± 0.1 63.1"  # the 12 columns
 
 
 STUDIES = [
@@ -133,7 +136,7 @@ STUDIES = [
 @pytest.mark.parametrize("layout", CLASSES)
 @pytest.mark.parametrize("study", STUDIES)
 def test_every_study_fits_the_page(tmp_path: Path, study: str, layout: str) -> None:
-    """In a class of one column as it is, in those of two with --wide."""
+    """Tables fit one-column classes by default, and two-column classes with --wide."""
     head, options = CLASSES[layout]
     table = replace(planned(study), chosen=Choices(**options))
     assert "Overfull \\hbox" not in compiled(tmp_path, table, head=head)
@@ -144,7 +147,7 @@ NATURAL = r"\renewcommand{\resizebox}[3]{\setbox0\hbox{#3}\typeout{WIDTH \the\wd
 
 @pytest.mark.parametrize("study", STUDIES)
 def test_no_study_is_scaled_down_until_nobody_can_read_it(tmp_path: Path, study: str) -> None:
-    """In one column of 345 pt, \\small's 9 pt stay larger than \\tiny's 5."""
+    """Scaled to a column of 345 pt, \\small's 9 pt stay larger than \\tiny's 5 pt."""
     log = compiled(tmp_path, planned(study), preamble=NATURAL)
     (width,) = re.findall(r"^WIDTH ([\d.]+)pt", log, re.MULTILINE)
     assert 9 * 345 / float(width) > 5.5
@@ -177,7 +180,7 @@ def test_one_column_of_two_scales_what_is_too_wide(tmp_path: Path) -> None:
 
 
 def test_table2_compiles_with_the_language_pairs_as_columns(tmp_path: Path) -> None:
-    """The heads of a pair span its columns, and one cost stands across both, as the paper prints it."""
+    """Headings of a language pair span its columns, and one cost spans both pairs, as in the paper."""
     assert "Overfull \\hbox" not in compiled(tmp_path, planned("table2", "demo"))
     if text := text_of(tmp_path):
         lines = text.split("\n")
@@ -214,7 +217,7 @@ def test_korean_compiles_where_its_note_says(tmp_path: Path, engine: str) -> Non
 
 @pytest.mark.extra("imports")
 def test_numbers_of_a_paper_print_and_an_unknown_one_is_an_error_that_names_it(tmp_path: Path, cli: Cli) -> None:
-    """Two pages with 20 numbers and 8 claims."""
+    """The paper has two pages with 20 numbers and 8 claims."""
     if shutil.which("pdflatex") is None:
         pytest.skip("there is no pdflatex")
     rows = {name: (90 + place, 91 + place, 92.5 + place) for place, name in enumerate(("base", "b", "c", "d", "e"))}

@@ -1,4 +1,4 @@
-"""What a user sees while a table is trained: in a real pseudo-terminal, in a followed log, after `work --drain`."""
+"""Output during training: in a pseudo-terminal, in a followed log, and after `work --drain`."""
 
 import json
 import os
@@ -24,7 +24,7 @@ def long(tmp_path: Path) -> Path:
 
 
 def on_a_terminal(words: list[str], until: str, limit_s: float = 120) -> str:
-    """What a command writes to a terminal of 120 columns until a text has appeared; then it is interrupted."""
+    """Run a command in a terminal of 120 columns until a text appears, interrupt it, and return its output."""
     master, slave = pty.openpty()
     process = subprocess.Popen(
         words, stdin=slave, stdout=slave, stderr=slave, env={**environment(), "COLUMNS": "120", "TERM": "xterm"},
@@ -51,7 +51,7 @@ def test_a_terminal_shows_bars_numbers_and_the_tables_own_counts(
     cli: Cli, tiny: Path, long: Path, tmp_path: Path
 ) -> None:
     store = tmp_path / "store"
-    cli("run", tiny, "--store", store, "--devices", "cpu:2")  # another table: three finished runs
+    cli("run", tiny, "--store", store, "--devices", "cpu:2")  # another table with three finished runs
     words = command("run", long, "--rows", "base,h1", "--store", store, "--devices", "cpu:1x1")
     seen = on_a_terminal(words, r"tokens/s, \d+ (s|min) left")
     screens = seen.split("long: ")
@@ -83,7 +83,7 @@ def test_a_followed_log_shows_the_curve_and_json_all_of_it(cli: Cli, tiny: Path,
 
 @pytest.mark.nightly
 def test_a_drained_table_is_not_done(cli: Cli, long: Path, tmp_path: Path) -> None:
-    """Exit code 0 says that all rows are done; after `work --drain` some are not, and the same command trains them."""
+    """After `work --drain`, `run` does not end with exit code 0, and the same command trains the remaining rows."""
     store = tmp_path / "store"
     long.write_text(long.read_text().replace("3000", "300"))
     short = ("--store", store, "--devices", "cpu:1x1")

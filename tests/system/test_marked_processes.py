@@ -1,4 +1,4 @@
-"""At the end of a run no process of it is left, also none that killed its keeper and left its session."""
+"""At the end of a run, none of its processes is left, including one that killed its keeper and left its session."""
 
 import os
 import signal

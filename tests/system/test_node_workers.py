@@ -1,4 +1,4 @@
-"""Node workers and the coordinator, with stub runs on a cluster of processes; test_clusters.py has real clusters."""
+"""Node workers with stub runs on a simulated cluster of processes. test_clusters.py tests real clusters."""
 
 import signal
 import sys
@@ -24,7 +24,7 @@ NODE = Node.parse("cpu:2")
 
 @pytest.fixture(autouse=True)
 def a_disk_without_delay(monkeypatch):
-    """The coordinator waits 10 s for a file that a network disk may show late; here all is on one disk."""
+    """Shorten the 10 s that the coordinator waits for files on a slow network disk. Here all files are on one disk."""
     monkeypatch.setattr("experiments.jobs.engines.cluster.LATE_S", 1.0)
 
 
@@ -43,7 +43,7 @@ def on_processes(store, pool, setup):
 
 
 def go(store, until="empty", workers=2, node=NODE, setup=()):
-    """Work by node workers; by the cluster's own jobs if `workers` is 0."""
+    """Run a coordinator with node workers, or with one cluster job per run if `workers` is 0."""
     engine = on_processes(store, WorkerPool(workers, node) if workers else None, setup)
     slots = {"empty": node.slots(workers or 2), "submitted": node.slots(20), "settled": []}[until]
     return work(store, slots, engine=engine, child=CHILD, until=until)
@@ -106,7 +106,7 @@ def test_detached_runs_go_on_and_are_taken_in(store):
 @pytest.mark.nightly
 def test_what_no_worker_took_waits_again_and_is_no_failure(store):
     enqueue(store, *(make(n, steps=400, step_s=0.1) for n in range(3)))
-    for _ in range(4):  # one more than the attempts in a row that may end without a step
+    for _ in range(4):  # one more than the allowed number of attempts in a row without a step
         go(store, until="submitted", workers=1)
         wait_for(lambda: under_way_in_last(store, 0, 1), 120)
         for name in living():

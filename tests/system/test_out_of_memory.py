@@ -1,4 +1,4 @@
-"""A child that really runs out of memory, because it may use only a little more than its imports."""
+"""Tests of a child that really runs out of memory, because its limit is only a little above the size of its imports."""
 
 import sys
 import textwrap
@@ -40,7 +40,7 @@ DEEP = [
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's /proc")
 @pytest.mark.nightly
-# The system's malloc reserves 64 MB of addresses for each thread that allocates.
+# The system's malloc reserves 64 MB of address space for each thread that allocates memory.
 @pytest.mark.parametrize(
     ("allocating", "room_mb"),
     [("as the system does", 400), ("by tcmalloc", 260)],
@@ -77,7 +77,7 @@ def test_a_run_out_of_memory_goes_on_with_smaller_micro_batches_of_the_same_batc
     assert forced == pytest.approx(undisturbed, rel=1e-4)
 
 
-ROOM_GB = 0.55  # imports take 0.3
+ROOM_GB = 0.55  # imports need 0.3 GB
 
 
 @pytest.mark.nightly
@@ -92,13 +92,13 @@ def test_a_run_told_its_memory_stays_below_it(cli: Cli, tiny: Path, tmp_path: Pa
     assert outcomes[0] == "out_of_memory" and outcomes[-1] == "finished"
     result = store.result(row.run_id)
     assert result is not None and result.pinned["micro_batch_tokens"] < 4000
-    assert result.peak_memory_bytes < (ROOM_GB + 0.2) * 1e9  # pages of libraries are shared, and not counted
+    assert result.peak_memory_bytes < (ROOM_GB + 0.2) * 1e9  # shared pages of libraries are not counted
 
 
 @pytest.mark.nightly
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is capped on Linux")
 def test_a_run_queued_for_more_memory_than_its_limit_says_so(cli: Cli, tiny: Path, tmp_path: Path) -> None:
-    """`work` knows no study: the child's libraries do not fit, and the error names the limit."""
+    """`work` checks no plan, so the child's libraries do not fit, and the error names the limit."""
     cli("queue", tiny, "--rows", "base", "--store", tmp_path / "store")
     cli("work", "--store", tmp_path / "store", "--devices", "cpu:1@0.1GB", code=1)
     shown = cli("status", "--store", tmp_path / "store").stdout

@@ -1,4 +1,7 @@
-"""A user's own trainer beside its study, not installed: planned, queued, killed, resumed, printed; mistakes."""
+"""A user's trainer in the study's folder, not installed, is planned, queued, killed, resumed and printed.
+
+Also tests users' mistakes.
+"""
 
 import json
 import os
@@ -70,7 +73,7 @@ def mine(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def finished(cli: Cli, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the study and its store; all runs finished, started from another working directory."""
+    """Return a folder with the study and its store. All runs were finished from another working directory."""
     folder = tmp_path_factory.mktemp("finished")
     (folder / "walking.py").write_text(TASK)
     (folder / "drifting.py").write_text("def drift(size, seed):\n    return size * (1 + seed / 4)\n")
@@ -82,7 +85,7 @@ def finished(cli: Cli, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def done(finished: Path, tmp_path: Path) -> Path:
-    """A copy of the study and its store, to be changed: both can be moved."""
+    """Return a copy of the study and its store in another folder. Tests may change the copy."""
     shutil.copytree(finished, tmp_path / "moved")
     return tmp_path / "moved"
 
@@ -144,7 +147,7 @@ def test_another_column_is_printed_without_training_again(cli: Cli, done: Path) 
 
 
 def test_killed_and_resumed_on_two_slots(cli: Cli, mine: Path, finished: Path) -> None:
-    """kill -9 of the coordinator and its children; the same command then finishes, and nothing is doubled."""
+    """The coordinator and its children are killed. The same command then finishes, and no run is trained twice."""
     store, study = mine / "store", mine / "walk.toml"
     study.write_text(STUDY.replace('task = "walking:TASK"', 'task = "walking:TASK"\nbase = {pause_s = 0.1}'))
     cli("queue", study, "--store", store)
@@ -175,7 +178,7 @@ def wait_for(condition, patience_s: float = 300.0) -> None:
         time.sleep(0.05)
 
 
-# --- mistakes
+# The tests below cover users' mistakes.
 
 
 def refused(cli: Cli, mine: Path, verb: str = "run") -> str:
@@ -214,7 +217,7 @@ RETURNED = """
 
 
 def test_what_a_trainer_returns(cli: Cli, mine: Path) -> None:
-    """A metric that is missing, NaN or text, no result, a bug: the run fails with the reason; the table has a gap."""
+    """If a metric is missing, NaN or text, or the function fails, the run fails with the reason and leaves a gap."""
     text = TASK.replace('    return {"distance": position}\n', RETURNED)
     (mine / "walking.py").write_text(
         text.replace("pause_s: float = 0.0", 'returned: str = "bug"\n    pause_s: float = 0.0')
@@ -240,7 +243,7 @@ def test_what_a_trainer_returns(cli: Cli, mine: Path) -> None:
 
 
 def test_files_called_like_our_packages_and_like_pythons_modules(cli: Cli, mine: Path) -> None:
-    """The trainer imports its own `model` and `reports`; `queue.py` and `random.py` replace nothing of Python."""
+    """The trainer imports its own `model` and `reports`. `queue.py` and `random.py` do not replace Python's modules."""
     (mine / "model.py").write_text("SIZE = 3.0\n")
     (mine / "reports").mkdir()
     (mine / "reports" / "__init__.py").write_text("from .inner import OFFSET\n")
@@ -259,4 +262,4 @@ def test_files_called_like_our_packages_and_like_pythons_modules(cli: Cli, mine:
     assert done.returncode == 0, done.stderr
     assert [row["distance_test"] for row in json.loads(done.stdout)] == [3.5]
     (mine / "model.py").write_text("SIZE = 4.0\n")
-    assert set(states(cli, mine)) == {"stale", "missing"}  # a part of the trainer like any other file beside it
+    assert set(states(cli, mine)) == {"stale", "missing"}  # model.py is part of the trainer's code

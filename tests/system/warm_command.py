@@ -1,7 +1,7 @@
-"""Processes of the command that begin with its modules imported, which takes a second, and MLflow's, which take two.
+"""Run the command in processes that start with its modules and MLflow already imported, which saves three seconds each.
 
-A server imports them once and forks for every call. A call is still a process of its own, with its own arguments,
-environment, working directory and exit code; only the reading of the modules is shared.
+A server imports the modules once and forks for every call. Each call is still a separate process with its own
+arguments, environment, working directory and exit code. Only the imports are shared.
 
     python -m tests.system.warm_command FD [MODULE…]
 """
@@ -26,17 +26,17 @@ from pathlib import Path
 from experiments.child import forkserver
 from tests import warm_torch
 
-COMMAND = "ablations.cli.main"  # run anew by each process, so it is not among the modules below
+COMMAND = "ablations.cli.main"  # each process runs this module, so it is not among the modules below
 MODULES = (
     *(f"ablations.cli.{name}" for name in ("inspect", "options", "progress", "show_plan")),
     *(f"ablations.cli.{name}" for name in ("report", "run", "status", "store", "terminal")),
     "ablations.service.tables", "mlflow", "mlflow.store.tracking.sqlalchemy_store",
 )  # fmt: skip
-READ_AT_IMPORT = ("PYTHON", "LD_", "OMP_", "MKL_", "MLFLOW_", "MALLOC_", "GLIBC_")  # beginnings of names of variables
+READ_AT_IMPORT = ("PYTHON", "LD_", "OMP_", "MKL_", "MLFLOW_", "MALLOC_", "GLIBC_")  # prefixes of environment variables
 
 
 class WarmCommands:
-    """The server's client. It starts the server with the first call. more: modules that it imports besides."""
+    """The server's client. The first call starts the server. `more`: further modules that the server imports."""
 
     def __init__(self, environment: dict[str, str], more: Sequence[str] = ()) -> None:
         self._environment, self._more = environment, more
@@ -44,13 +44,13 @@ class WarmCommands:
         self._starting = threading.Lock()
 
     def can_run(self, environment: dict[str, str]) -> bool:
-        """Whether modules imported in the server's environment are those of a process in this one."""
+        """Return whether imports in the server's environment have the same result as in this one."""
         return _read_at_import(environment) == _read_at_import(self._environment)
 
     def run(
         self, words: Sequence[str], environment: dict[str, str], cwd: Path, timeout_s: float
     ) -> subprocess.CompletedProcess[str]:
-        """As `subprocess.run` with captured text."""
+        """Run the command like `subprocess.run` with captured text."""
         self._start()
         reader, writer = os.pipe()
         with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err, open(reader) as answer:  # noqa: PTH123
@@ -60,7 +60,7 @@ class WarmCommands:
             finally:
                 os.close(writer)
             if not select.select([answer], [], [], timeout_s)[0]:
-                raise subprocess.TimeoutExpired(list(words), timeout_s)  # `close` ends it
+                raise subprocess.TimeoutExpired(list(words), timeout_s)  # `close` ends the process
             code = answer.read()
             assert code, "the server has ended, or the process that waits for the command"
             for stream in (out, err):
@@ -78,14 +78,14 @@ class WarmCommands:
         with self._starting:
             if self._server is not None:
                 return
-            # whole messages, so that calls of several threads do not mix
+            # SEQPACKET keeps messages whole, so that calls of several threads do not mix
             self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             with theirs:
                 self._server = subprocess.Popen(
                     [sys.executable, "-m", "tests.system.warm_command", str(theirs.fileno()), *self._more],
                     pass_fds=[theirs.fileno()], env=self._environment, stdin=subprocess.DEVNULL, start_new_session=True,
                 )  # fmt: skip
-            self._socket.recv(1)  # it is ready
+            self._socket.recv(1)  # the server sends a byte when it is ready
 
 
 def _read_at_import(environment: dict[str, str]) -> dict[str, str]:
@@ -93,20 +93,22 @@ def _read_at_import(environment: dict[str, str]) -> dict[str, str]:
 
 
 def main(fd: int, more: Sequence[str]) -> None:
-    """Serve until the client's end closes. A forked process also ends here, after its command."""
+    """Serve requests until the client closes its end. A forked process runs its command and exits here."""
     with warnings.catch_warnings(action="ignore"):
         for name in (*MODULES, *more):
             importlib.import_module(name)
     warm_torch.share()
     assert COMMAND not in sys.modules and ("torch" in sys.modules) is ("torch" in more)
     threads = [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
-    threads = [name for name in threads if name != "jemalloc_bg_thd"]  # Arrow's allocator starts its own again
+    threads = [
+        name for name in threads if name != "jemalloc_bg_thd"
+    ]  # Arrow's allocator restarts this thread after a fork
     assert len(threads) == 1, f"a fork copies no threads: {threads}"
     gc.collect()
     gc.freeze()
     connection = socket.socket(fileno=fd)
     connection.send(b"r")
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the system forgets the processes that wait
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the system reaps the processes that wait for a command
     while True:
         message, descriptors, *_ = socket.recv_fds(connection, 1 << 20, 3)
         if not message:
@@ -129,7 +131,7 @@ def main(fd: int, more: Sequence[str]) -> None:
 
 
 def _become(request: dict[str, object], out: int, err: int) -> None:
-    """Make the process equal to one started by `python -m`, before its module is run."""
+    """Give the process the state of one started by `python -m`, before its module runs."""
     for descriptor, standard in ((out, 1), (err, 2)):
         os.dup2(descriptor, standard)
         os.close(descriptor)
