@@ -2,7 +2,7 @@
 
 The budget is stored in the ledger. A "budget" line sets limits. The "start" and "end" lines of attempts record what was
 spent since the first limit was set. Only the coordinator starts attempts, and it asks an `Account` before each start.
-Durations are measured with clocks that nobody can set. This module does not import torch.
+Durations are measured with clocks that users cannot set. This module does not import torch.
 """
 
 import math
@@ -19,7 +19,7 @@ from experiments.store.layout import Store
 BUDGET = "the budget"  # `release_held` finds the runs that wait for the budget by this prefix of their reason
 HOUR = 3600.0
 MOST_HOURS = 1e9  # a larger limit counts as no limit
-FINISHED = "finished"  # the outcome of an attempt that completes its run
+FINISHED = "finished"  # outcome of an attempt that completes its job
 Attempt = tuple[str, int]  # run_id, number
 
 
@@ -35,7 +35,7 @@ class Account:
     """The limits and the amounts spent, computed from the lines of the ledger. `read` adds the new lines."""
 
     def __init__(self, store: Store) -> None:
-        """Read the ledger. Raise UserError if a line is damaged, because that line may have set a limit."""
+        """Read the ledger. Raise UserError if a line is damaged, because this line may have set a limit."""
         if wrong := ledger.damaged(store):
             raise UserError(
                 f"{wrong[0]} No run is started: the budget is not known. Restore {store.root / ledger.FILE} from a "
@@ -43,12 +43,12 @@ class Account:
             )
         self._store, self._begin = store, 0
         self.changed = False  # whether limits have changed; the caller resets it
-        # The limits that are set: hours, runs, and until. `until` is a list: the Unix time of the end, the boot id of
-        # the machine that set it, and the end in seconds since that boot.
+        # The present limits, by name: "hours", "runs", "until". The value of "until" is a list: the Unix time of the
+        # end, the boot id of the machine on which the limit was set, and the end in seconds since this boot.
         self.limits: dict[str, Any] = {}
         self.spent_s, self.open = 0.0, dict[Attempt, Open]()
-        self.trainings = 0  # retries and resumed attempts do not count; training a finished run again counts
-        self.runs, self._finished = set[str](), set[str]()  # run_ids of trained runs, and of the finished runs
+        self.trainings = 0  # number of trainings; a retry or resume is not counted, training a finished run again is
+        self.runs, self._finished = set[str](), set[str]()  # run_ids of runs that were trained; those that finished
         self.read()
 
     def read(self) -> None:
@@ -91,7 +91,7 @@ class Account:
                 self._finished.add(entry["run_id"])
 
     def _is_new(self, run_id: str) -> bool:
-        """Return whether training this run now counts as a new training: it was never trained, or it has finished."""
+        """Return whether an attempt to train this run now is a new training, and not a retry or resume."""
         return run_id not in self.runs or run_id in self._finished
 
     def start(self, run_id: str, attempt: int, slots: int, trains: bool, predicted_s: float) -> None:
@@ -114,14 +114,20 @@ class Account:
         self.read()
 
     def seconds_left(self, elapsed: Mapping[Attempt, float]) -> float:
-        """Return the slot seconds left of the limit on hours. elapsed: seconds that each running attempt has run."""
+        """Return the slot seconds that remain of the limit on slot hours; infinity without a limit.
+
+        elapsed: seconds for which each running attempt has run.
+        """
         if self.limits.get("hours", math.inf) > MOST_HOURS:
             return math.inf
         running = sum(one.slots * elapsed.get(attempt, 0.0) for attempt, one in self.open.items())
         return float(self.limits["hours"]) * HOUR - self.spent_s - running
 
     def time_left(self) -> float:
-        """Return the seconds until the time limit. Setting the clock has no effect until the machine restarts."""
+        """Return the seconds until the time limit; infinity without a limit.
+
+        If a user sets the machine's clock, the result does not change until the machine restarts.
+        """
         if "until" not in self.limits:
             return math.inf
         until, boot, at = self.limits["until"]
@@ -138,9 +144,9 @@ class Account:
     def refuses(
         self, run_id: str, slots: int, trains: bool, predicted_s: float, elapsed: Mapping[Attempt, float]
     ) -> tuple[str, bool]:
-        """Return why an attempt may not start now, and whether that may change when a running attempt ends.
+        """Return the reason why an attempt may not start now, and whether it may start after a running attempt ends.
 
-        The reason is "" if the attempt may start.
+        The reason is "" if the attempt may start now.
         """
         if why := self.used_up(elapsed):
             return why, False
@@ -162,7 +168,10 @@ class Account:
         )
 
     def as_json(self) -> dict[str, Any]:
-        """Return each limit with the amounts used and left, running attempts included; None where there is no limit."""
+        """Return each limit with the amounts that are used and left; None for a limit that is not set.
+
+        The amounts include the running attempts.
+        """
         now, hours, runs = record_time(), self.limits.get("hours"), self.limits.get("runs")
         hours = None if hours is not None and hours > MOST_HOURS else hours
         left = self.seconds_left({attempt: max(0.0, now - one.t) for attempt, one in self.open.items()}) / HOUR
@@ -186,6 +195,6 @@ class Account:
 
 
 def boot_clock() -> tuple[str, float]:
-    """Return the boot id of this machine, and the seconds since that boot. Nobody can set this clock."""
+    """Return the boot id of this machine, and the seconds since this boot. Users cannot set this clock."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     return boot, time.clock_gettime(time.CLOCK_BOOTTIME)

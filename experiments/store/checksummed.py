@@ -1,4 +1,4 @@
-"""Checksums of records. A JSON record contains its own checksum, and may list those of the files beside it.
+"""Checksums of records. A JSON record contains its own checksum, and may list checksums of files in its folder.
 
 A checksummed record has two extra keys. `record_format` is the version of the format. `record_sha256` is the SHA-256 of
 the canonical JSON of all other keys. A record without these keys counts as damaged. This module does not import torch.
@@ -35,7 +35,7 @@ def without_checksum(record: Any) -> dict[str, Any]:
 
 
 def _digest(record: Mapping[str, Any]) -> str:
-    """Return a digest of the values. Reformatting the file does not change it. NaN is allowed."""
+    """Return a digest of the values, which may include NaN. The digest does not depend on the format of the file."""
     text = json.dumps(record, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -51,7 +51,7 @@ def write_json(path: Path, value: Mapping[str, Any], *, checksummed: bool = True
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """Read a record of `write_json`; None if the file is missing.
+    """Return the record that `write_json` wrote; None if the file is missing.
 
     Raises Damaged if the content does not match the checksum, and UserError if the file cannot be read.
     """
@@ -70,7 +70,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 
 def describe_file(path: Path) -> dict[str, Any]:
-    """Return the size and hash of a file, {"bytes", "sha256"}, for the record that lists it."""
+    """Return the size and SHA-256 of a file as {"bytes": …, "sha256": …}, for a record that lists the file."""
     with open_regular(path) as file:
         return {"sha256": hashlib.file_digest(file, "sha256").hexdigest(), "bytes": file.tell()}
 

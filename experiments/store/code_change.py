@@ -1,11 +1,11 @@
 """The digest of a row's code change, which is part of its run_id.
 
-The digest of a patch covers its selected parts: the lines that they remove, add and leave unchanged, without line
-numbers. So the digest stays the same when other files, or other places of the same files, change. It resembles git's
-stable patch id. Unlike git's id, it covers white space, because indentation has a meaning in Python. Taking a part out
-of base is the same change as applying the reverse of that part.
+The digest of a patch is computed from its selected parts: the lines that they remove, add and leave unchanged, without
+line numbers. So the digest stays the same when other files, or other places of the same files, change. The digest
+resembles git's stable patch id. Unlike git's id, it depends on white space, because indentation has a meaning in
+Python. Removing a part from base gives the same digest as applying the reverse of this part.
 
-The digest of a change that a commit or a range of commits makes is computed from the row's tree alone.
+If a row names a commit or a range of commits, the digest is computed from the row's tree alone.
 """
 
 import re
@@ -17,32 +17,32 @@ from experiments.identity import digest
 _HUNK = re.compile(rb"^(?=@@ -)", re.MULTILINE)
 _NUMBERS = re.compile(rb"^@@ -.*$", re.MULTILINE)
 _FILE = re.compile(rb"^(?=diff --git )", re.MULTILINE)
-# Prefixes of the lines before the hunks that describe the old side, and of those that describe the new side.
+# Prefixes of header lines (the lines before the hunks): _OLD for the old version of the file, _NEW for the new version.
 _OLD = (b"--- ", b"old mode ", b"deleted file mode ", b"rename from ", b"copy from ")
 _NEW = (b"+++ ", b"new mode ", b"new file mode ", b"rename to ", b"copy to ")
 
 
 class _Hunk(NamedTuple):
-    """The lines of a hunk as (sign, text), with removed lines ("-") before added ones ("+") in each changed block."""
+    """The lines of a hunk as (sign, text). In each changed block, removed lines ("-") are before added lines ("+")."""
 
     lines: tuple[tuple[str, str], ...]
 
     @property
     def reverse(self) -> "_Hunk":
-        """Return the hunk that undoes this one."""
+        """Return the hunk that undoes this hunk."""
         other = {"-": "+", "+": "-"}
         return _Hunk(_sorted([(other.get(sign, sign), text) for sign, text in self.lines]))
 
 
 def tree_change(tree: str) -> str:
-    """Return the digest of a change that replaces base's tree by this tree."""
+    """Return the digest of a change that replaces base's tree by the tree `tree`."""
     return digest({"tree": tree})
 
 
 def patch_change(parts: Sequence[bytes], *, reverse: bool = False) -> str:
     """Return the digest of the change that parts of a patch make; "" for no parts.
 
-    reverse: the parts are taken out of base.
+    reverse: whether the change removes the parts from base.
     """
     files: dict[tuple[str, ...], list[_Hunk]] = {}
     whole: list[str] = []
@@ -61,10 +61,12 @@ def patch_change(parts: Sequence[bytes], *, reverse: bool = False) -> str:
 
 
 def selected_change(parts: Sequence[bytes], selected: Collection[int], *, reverse: bool = False) -> str:
-    """Return the digest of the change that selected parts of a patch make. selected: their indices in `parts`.
+    """Return the digest of the change that selected parts of a patch make.
 
-    A file may have several equal hunks. Then the digest also covers which of them are selected, except when all of them
-    or only the first one is selected.
+    A file may have several equal hunks. In this case the digest also depends on which of these hunks are selected,
+    unless all of them or only the first one is selected.
+
+    selected: indices of the selected parts in `parts`.
     """
     change = patch_change([parts[place] for place in sorted(selected)], reverse=reverse)
     equal: dict[bytes, list[int]] = {}
@@ -83,13 +85,13 @@ def _about(head: bytes, *, reverse: bool) -> tuple[str, ...]:
     lines = head.splitlines()
     old = sorted(_named(line) for line in lines if line.startswith(_OLD))
     new = sorted(_named(line) for line in lines if line.startswith(_NEW))
-    if not old and not new:  # no line of the header describes one side
+    if not old and not new:  # the header has no line about the old or the new version
         old = [lines[0].decode("utf-8", "backslashreplace")] if lines else []
     return (*(new if reverse else old), "→", *(old if reverse else new))
 
 
 def _named(line: bytes) -> str:
-    """Return the name or mode on a header line, in a form that is equal for the old and the new side."""
+    """Return the name or mode on a header line. The form of the result is equal for the old and the new version."""
     text = line.decode("utf-8", "backslashreplace")
     for prefix, short in (("--- a/", "file "), ("+++ b/", "file "), ("--- ", "file "), ("+++ ", "file ")):
         if text.startswith(prefix):
@@ -130,10 +132,12 @@ def _sorted(lines: Sequence[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
 
 
 def told_apart(changes: Sequence[tuple[str, str, int]]) -> list[str]:
-    """Return a distinct digest for each pair of a digest and a tree.
+    """Return a digest for each change. Changes with equal digests but different trees get different digests.
 
-    changes: (digest, tree, line) of each change. Equal digests that give different trees get a number, in the order of
-    their lines. So equal hunks in two places of a file are two changes.
+    Without this, equal hunks in two places of a file would be one change. The changes are numbered in the order of
+    their lines. The first keeps its digest, and the number of each further change is added to its digest.
+
+    changes: (digest, tree, line) of each change.
     """
     places: dict[str, dict[str, int]] = {}
     for change, tree, line in changes:

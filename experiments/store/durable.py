@@ -1,6 +1,6 @@
-"""Write files and folders atomically and durably: under a temporary name, fsynced, then renamed.
+"""Write files and folders atomically and durably: write under a temporary name, fsync, then rename.
 
-Locks, and reading and removing files safely, are here too. This module does not import torch.
+This module also contains functions that lock, read and remove files safely. It does not import torch.
 """
 
 import contextlib
@@ -19,8 +19,8 @@ from typing import IO
 
 from experiments.errors import UserError
 
-LONG_S = 12 * 3600.0  # limit of a wait for a lock: preparing a corpus may take hours
-TELL_AFTER_S = 10.0  # a longer wait for a lock is logged
+LONG_S = 12 * 3600.0  # longest wait for a lock in seconds; preparing a corpus may take hours
+TELL_AFTER_S = 10.0  # seconds; if a wait for a lock is longer, it is logged
 log = logging.getLogger(__name__)
 
 PARTIAL = ".partial"  # suffix of temporary folders; the name of a complete folder never has it
@@ -36,7 +36,7 @@ def write_bytes(path: Path, data: bytes) -> None:
 def whole_file(path: Path, *, private: bool = False) -> Iterator[IO[bytes]]:
     """Write a file under a temporary name, then rename it to `path` once its content is on the disk.
 
-    private: create the file with mode 0600. Otherwise its mode is 0666 minus the umask.
+    private: whether to create the file with mode 0600. If False, its mode is 0666 minus the umask.
     """
     name = _beside(path.parent, f".{path.name}.")
     try:
@@ -103,9 +103,9 @@ def folder_beside(parent: Path, prefix: str, suffix: str = "") -> Iterator[Path]
 
 
 def _mark_as_in_use(handle: int) -> None:
-    """Lock an open file or folder, so that `sweep` in jobs/coordinator/work.py does not remove it.
+    """Lock an open file or folder, so that `sweep` (jobs/coordinator/work.py) does not remove it.
 
-    A killed process leaves its temporary files unlocked.
+    When a process is killed, the kernel releases its locks. So `sweep` can remove the temporary files of the process.
     """
     with contextlib.suppress(OSError):  # a disk without locks
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -120,10 +120,10 @@ def _beside(parent: Path, prefix: str, suffix: str = "") -> Path:
 
 @contextlib.contextmanager
 def locked(root: Path, name: str, limit_s: float = LONG_S) -> Iterator[None]:
-    """Let only one process at a time create `root/name`, and remove the unfinished files of a killed process.
+    """Let only one process at a time create `root/name`. Remove unfinished files that a killed process has left there.
 
-    Some network disks have no locks. There nothing is locked, and the first rename wins. Raises UserError if another
-    process holds the lock for longer than limit_s.
+    Some network disks have no locks. On such a disk, several processes may create `root/name`, and the first process
+    that renames its version wins. Raises UserError if another process holds the lock for longer than limit_s.
     """
     path = root / f"{name}.lock"
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o666)
@@ -164,7 +164,7 @@ def take_lock(handle: int, path: Path, limit_s: float) -> bool:
 
 
 def _holder(handle: int) -> str:
-    """Return the process that holds the lock of a file, according to the kernel."""
+    """Return the process that holds the lock of a file, such as "process 4711"; "another process" if it is unknown."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         inode = os.fstat(handle).st_ino
         for line in Path("/proc/locks").read_text(encoding="ascii").splitlines():
@@ -175,9 +175,9 @@ def _holder(handle: int) -> str:
 
 
 def make_once(folder: Path, make: Callable[[Path], None]) -> None:
-    """Create a folder by calling `make`, unless it exists.
+    """Create a folder by calling `make`, unless it exists. Only one process at a time creates it.
 
-    Only one process at a time creates it. A folder with this name is always complete.
+    The folder gets its name after `make` has ended, so a folder with this name is always complete.
     """
     if folder.is_dir():
         return
@@ -205,8 +205,8 @@ def fsync_folder(folder: Path) -> None:
 def regular_files(folder: Path) -> Iterator[Path]:
     """Yield the files below a folder that can be opened without harm.
 
-    A trainer's folder may contain anything. Broken links, pipes that block, sockets, devices and unreadable folders are
-    left out.
+    A trainer's folder may contain anything. Links, pipes (which may block), sockets, devices and the content of
+    unreadable folders are left out.
     """
     for place, _, names in os.walk(folder):
         paths = (Path(place, name) for name in sorted(names))
@@ -217,8 +217,8 @@ def regular_files(folder: Path) -> Iterator[Path]:
 def make_folder(root: Path, name: str) -> Path:
     """Make the folder `name` below `root` and return it.
 
-    Anything on the way that is not a folder, such as a link, is removed. Raises ValueError for a path that leads out of
-    `root`.
+    If a part of the path exists and is not a folder (a link, for example), it is removed and replaced by a folder.
+    Raises ValueError for a path that leads out of `root`.
     """
     folder = root
     for part in parts_below(name) if name else ():
@@ -283,7 +283,10 @@ def discard(folder: Path) -> None:
 
 
 def link(source: Path, target: Path) -> None:
-    """Hard-link a file that no longer changes. Copy it if the disk has no hard links."""
+    """Create `target` as a hard link to `source`, or as a copy if the disk does not support hard links.
+
+    The content of `source` must not change afterwards.
+    """
     try:
         target.hardlink_to(source)
     except OSError:

@@ -1,7 +1,7 @@
-"""The members of an ensemble, which are finished runs whose weights decode together, and the ensemble's record.
+"""The members of an ensemble and the record of an ensemble. The members are finished runs whose models decode together.
 
-An ensemble is a run with its own run_id (experiments/identity.py). Its record contains the sums of its members'
-parameters, operations and time. A fact in which the members differ is left out, or lists the value of each member. This
+An ensemble is a run with its own run_id (experiments/identity.py). Its record contains the sums of the parameters,
+operations and times of its members. A fact in which the members differ is left out, or lists all distinct values. This
 module does not import torch.
 """
 
@@ -16,14 +16,15 @@ from experiments.store.checksummed import read_json
 from experiments.store.layout import Store, config_of
 from experiments.store.results import EnsembleMember, TrainingResult
 
-# Facts about the hardware and software that trained the members. A fact is recorded if all members agree. The facts of
-# _DEVICE are recorded only together, because a time has no meaning without all of them.
+# Facts about the hardware and software that trained the members. A fact is recorded if it is equal for all members. The
+# facts of _DEVICE are recorded only if all of them are equal, because a training time needs all of them to be
+# understood.
 _DEVICE = ("device", "device_kind", "devices", "device_share", "threads")
 _SHARED = ("step", "host", "platform", "revision", "tool")
 
 
 class TrainedMember(NamedTuple):
-    """A finished training: its record, and the folder of the attempt that has its weights."""
+    """A finished training: its run_id, its record, and the folder of the attempt that contains its weights."""
 
     run_id: str
     record: TrainingResult
@@ -46,7 +47,7 @@ def weights_digest(folder: Path) -> str:
 
 
 def members(store: Store, run_ids: Iterable[str]) -> list[TrainedMember]:
-    """Return the finished runs of these run_ids.
+    """Return the members of an ensemble with these run_ids.
 
     Raises UserError if a run is not trained, or if its tokenizer differs from that of the first run.
     """
@@ -74,7 +75,10 @@ def _named(store: Store, run_id: str) -> str:
 
 
 def changed(store: Store, record: TrainingResult) -> list[EnsembleMember]:
-    """Return the members of a recorded ensemble whose weights have changed. Unknown weights count as unchanged."""
+    """Return the members of a recorded ensemble whose weights have changed since then.
+
+    Members whose weights cannot be read, or were not recorded, are not returned.
+    """
     found = []
     for member in record.ensemble:
         with contextlib.suppress(Damaged):

@@ -1,7 +1,7 @@
 """Find the imports of Python files in their source text, and the local files that these imports run.
 
-This module does not import or run the files. It does not find names that a program builds at run time. The watcher of a
-run finds those (experiments/client/watch).
+This module does not import or run the files. So it does not find modules whose names a program computes at run time.
+The watcher of a run finds these modules (experiments/client/watch).
 """
 
 import ast
@@ -53,10 +53,10 @@ def _imports_of(file: Path, state: tuple[int, int, int]) -> frozenset[str]:
 
 
 def local_files(files: Iterable[Path], folders: Sequence[Path] = ()) -> list[Path]:
-    """Return the files, and the Python files that they import from their folders and packages or from `folders`.
+    """Return the files and all Python files that they import, directly or through other imported files.
 
-    Imported files are searched in the same way. A file of an installed package counts only if one of the given files is
-    in the same package.
+    Imported modules are searched in the folder of the importing file, in the folder of its package, and in `folders`.
+    A file of an installed package is included only if one of the given files is in the same package.
     """
     found: dict[Path, None] = {}
     waiting = [Path(os.path.realpath(file)) for file in reversed(list(files))]
@@ -83,7 +83,7 @@ def _is_python_script(file: Path) -> bool:
 
 
 def module_files(name: str, folder: Path) -> list[Path]:
-    """Return the files below a folder that importing a module runs: the parent packages and the module."""
+    """Return the files below a folder that Python runs when it imports a module: its parent packages and the module."""
     found = []
     parts = [part for part in name.split(".") if part]
     for length in range(1, len(parts) + 1):
@@ -95,7 +95,10 @@ def module_files(name: str, folder: Path) -> list[Path]:
 
 
 def _modules(name: str, file: Path, folders: Sequence[Path]) -> Iterator[Path]:
-    """Yield the files that an import in a file runs. Only the first folder that contains any of them counts."""
+    """Yield the files that Python runs for the import of `name` in `file`.
+
+    They come from the first folder that contains any of them.
+    """
     rest = name.lstrip(".")
     level = len(name) - len(rest)
     homes = [file.parents[level - 1]] if 0 < level <= len(file.parents) else [file.parent, _home(file), *folders]

@@ -4,12 +4,12 @@
     queue.db  mlflow.db  mlflow.jsonl    (in the folder of --state-dir if the option is given)
     artifacts/                       artifacts of MLflow
     corpora/<digest>/                tokenizer and encoded arrays, prepared once
-    runs/<run_id>/config.json        the resolved configuration, digests of the inputs, and the row it was queued for
+    runs/<run_id>/config.json        the resolved configuration, digests of the inputs, and the first row of the run
                  /rows.json          all rows, if several rows share the run
                  /attempts/0001/     events.jsonl, log.txt, checkpoints/, final/: an attempt writes only here
                                        alive: the time of the last heartbeat of the attempt
-                                       watch/: files that a user's trainer imported, by absolute paths
-                 /result.json        written when an attempt has finished training; has the number of that attempt
+                                       watch/: absolute paths of files that a user's trainer imported
+                 /result.json        written when an attempt has finished training; contains the number of this attempt
                  /evaluations/<eval_id>/result.json, translations
 
 The program finds nothing in a store by an absolute path, so a store can be moved. This module does not import torch.
@@ -40,7 +40,7 @@ _ATTEMPT = re.compile(r"[0-9]{4,9}")
 
 
 class Store:
-    """A folder of runs. `open` checks it. All paths in a store come from this class."""
+    """A store: a folder that contains runs. This class returns all paths in a store. `open` checks the folder."""
 
     def __init__(self, root: Path, state_dir: Path | None = None) -> None:
         self.root = root
@@ -48,7 +48,7 @@ class Store:
 
     @classmethod
     def open(cls, root: Path | str, state_dir: Path | str | None = None, *, create: bool = True) -> "Store":
-        """Open a store, and create it if it is missing. With `create=False`, a missing store reads as an empty one.
+        """Open a store, and create it if it is missing. With `create=False`, a missing store counts as an empty store.
 
         Raises UserError for a store of another version and, with `create`, for a folder that cannot be written.
         """
@@ -110,7 +110,7 @@ class Store:
         return self.run_folder(run_id) / "attempts" / f"{attempt:04d}"
 
     def evaluation_folder(self, run_id: str, eval_id: str) -> Path:
-        """Return the folder of an evaluation. Raise ValueError if the text is not an identity."""
+        """Return the folder of an evaluation. Raise ValueError if a text is not a run_id or eval_id."""
         return self.run_folder(run_id) / "evaluations" / _checked(eval_id)
 
     def attempts(self, run_id: str) -> list[int]:
@@ -135,7 +135,7 @@ class Store:
                 return number, folder
 
     def result(self, run_id: str) -> TrainingResult | None:
-        """Return the record of the finished training, or None. Raise Damaged if the record is damaged."""
+        """Return the record of a run's finished training; None if there is none. Raise Damaged if it is damaged."""
         path = self.run_folder(run_id) / RESULT_FILE
         found = TrainingResult.load(path, run_id=run_id)
         if found is not None and not found.attempt:
@@ -143,25 +143,28 @@ class Store:
         return found
 
     def evaluation(self, run_id: str, eval_id: str) -> EvaluationResult | None:
-        """Return the record of a finished evaluation, or None. Raise Damaged if the record is damaged."""
+        """Return the record of a finished evaluation; None if there is none. Raise Damaged if it is damaged."""
         path = self.evaluation_folder(run_id, eval_id) / RESULT_FILE
         return EvaluationResult.load(path, run_id=run_id, eval_id=eval_id)
 
     def weights_folder(self, run_id: str) -> Path | None:
-        """Return the folder of the attempt that finished training, or None."""
+        """Return the folder of the attempt that finished training; None if no attempt has."""
         result = self.result(run_id)
         return self.attempt_folder(run_id, result.attempt) if result else None
 
     def coordinator(self) -> str:
         """Return the store's present coordinator, such as "process 4711 on host"; "" if there is none.
 
-        It takes the lock only for an instant.
+        This method takes the coordinator's lock for an instant.
         """
         return locks.holder((self.root, self.state_dir))
 
     @contextlib.contextmanager
     def coordinator_lock(self) -> Iterator[None]:
-        """Hold the store as its coordinator. Raise UserError, which names the holder, if another process holds it."""
+        """Hold the coordinator's lock during a `with` block.
+
+        Raises UserError, which names the holder, if another process holds the lock.
+        """
         with contextlib.ExitStack() as stack:
             with explain_os_errors(f"lock the store {self.root}"):
                 stack.enter_context(locks.hold((self.root, self.state_dir)))
@@ -200,11 +203,11 @@ def _check_version(marker: Path) -> None:
 
 
 def _refuse_foreign(root: Path) -> None:
-    """Refuse to turn a folder with other files into a store, for example after a typing error in --store."""
+    """Raise UserError if the folder contains other files, for example because of a typing error in --store."""
     if root.exists() and not root.is_dir():
         raise UserError(f"--store {root} is a file. Name a folder; it is created if missing.")
     foreign = root.is_dir() and any(not path.name.startswith(f".{MARKER}.") for path in root.iterdir())
-    if foreign and not (root / MARKER).exists():  # otherwise another process has just created the store
+    if foreign and not (root / MARKER).exists():  # if the marker exists now, another process has just created the store
         raise UserError(
             f"{root} is neither empty nor a store (it has no store.json). Name a new or empty folder with --store."
         )
@@ -213,9 +216,9 @@ def _refuse_foreign(root: Path) -> None:
 # --- The description of a run (config.json) and its rows (rows.json)
 #
 # config.json is written when a run is queued or imported for the first time. It contains the first row of the run.
-# Several rows, of one table or of several tables, may share a training and differ in the evaluation. rows.json is
-# written as soon as a second row uses the run, or the first row changes. It lists all rows in the order in which they
-# were first queued or imported.
+# Several rows, of one table or of several tables, may share a run and differ only in the evaluation. rows.json is
+# written as soon as a second row uses the run, or the first row changes. rows.json lists all rows in the order in which
+# they were first queued or imported.
 
 
 CONFIG = "config.json"
@@ -224,21 +227,21 @@ ROWS = "rows.json"
 
 @dataclass(frozen=True)
 class TableRow:
-    """A table row that a run belongs to.
+    """A table row to which a run belongs.
 
-    It has only the evaluations and settings of this row, and not those of other rows that share the run.
+    It contains the evaluations and settings of this row only, and not those of other rows that share the run.
     """
 
     member: Member
     evaluations: Mapping[str, str] = field(default_factory=dict)  # set → eval_id
-    settings: Mapping[str, Any] = field(default_factory=dict)  # dotted name → value, where config.json differs
+    settings: Mapping[str, Any] = field(default_factory=dict)  # settings whose values differ from those in config.json
     trees: tuple[str, ...] = ()  # trees of the row's code and of base's code, if rows of the study change code
 
 
 def description_of(store: Store, run_id: str, *, forgiving: bool = False) -> dict[str, Any]:
     """Return the record config.json; {} if it is missing.
 
-    Raises UserError for a damaged record; with `forgiving`, a damaged record gives {}.
+    If the record is damaged, return {} with `forgiving`, and raise UserError without it.
     """
     try:
         return read_json(store.run_folder(run_id) / CONFIG) or {}
@@ -249,7 +252,7 @@ def description_of(store: Store, run_id: str, *, forgiving: bool = False) -> dic
 
 
 def spec_of(store: Store, run_id: str, *, forgiving: bool = False) -> RunSpec | None:
-    """Return the run as config.json describes it; None if that record is missing. See `description_of`."""
+    """Return the run as config.json describes it; None if this record is missing. See `description_of` for damage."""
     record = description_of(store, run_id, forgiving=forgiving)
     try:
         return recorded_spec(record) if record else None
@@ -261,13 +264,13 @@ def spec_of(store: Store, run_id: str, *, forgiving: bool = False) -> RunSpec | 
 
 
 def config_of(store: Store, run_id: str, *, forgiving: bool = False) -> Mapping[str, Any]:
-    """Return the nested settings in config.json; {} if there are none. See `description_of`."""
+    """Return the nested settings in config.json; {} if there are none. See `description_of` for damage."""
     spec = spec_of(store, run_id, forgiving=forgiving)
     return spec.config if spec else {}
 
 
 def rows_of(store: Store, run_id: str) -> list[TableRow]:
-    """Return the rows that a run belongs to, oldest first; [] if they are not recorded or cannot be read.
+    """Return the rows to which a run belongs, oldest first; [] if they are not recorded or cannot be read.
 
     A row whose names are not Unicode is left out, because no study can have such a row.
     """
@@ -288,7 +291,7 @@ def rows_of(store: Store, run_id: str) -> list[TableRow]:
 
 
 def _without_facts(store: Store, run_id: str, settings: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return the settings of a row of version 0.1.0 without the facts of its trainer, and its trees.
+    """Return (settings, trees) of a row that version 0.1.0 recorded. The settings exclude the facts of the trainer.
 
     Raises ValueError for facts of wrong types.
     """
@@ -298,7 +301,10 @@ def _without_facts(store: Store, run_id: str, settings: Mapping[str, Any]) -> tu
 
 
 def keep_row(store: Store, run_id: str, row: TableRow) -> None:
-    """Record that a run belongs to a row. An evaluation of a set replaces the row's earlier evaluation of that set."""
+    """Record that a run belongs to a row.
+
+    If the row had an evaluation of the same set before, the new evaluation replaces it.
+    """
     # the group is not part of the key, because a row may move to another group
     rows = {known.member[:4]: known for known in rows_of(store, run_id)}
     known = rows.get(row.member[:4])

@@ -1,8 +1,8 @@
-"""The coordinator's lock: a file in the store, and one in the state folder if that is another folder.
+"""The coordinator's lock: a file in the store, and a second file in the state folder if it is a separate folder.
 
 The lock is an flock. The kernel releases it when its holder ends for any reason. Some network disks have no locks, or
-have locks that other machines do not see. On such a disk, the name in the file tells which process holds the lock. The
-holder writes its name into the file, and removes it at its end.
+have locks that other machines do not see. Therefore the holder also writes its process and machine into the file, and
+removes them when it ends. On a disk without visible locks, this text shows which process holds the lock.
 """
 
 import contextlib
@@ -22,19 +22,19 @@ from experiments.processes.process_identity import identify, is_alive
 from experiments.store.durable import read_regular
 
 FILE = "coordinator.lock"
-PATIENCE_S = 1.0  # time to retry, because `holder` too takes the lock for some microseconds
-SETTLE_S = 1.0  # if two processes write their names into the file, one finds the other's name after this time
+PATIENCE_S = 1.0  # seconds during which a failed lock is tried again, because `holder` takes the lock for an instant
+SETTLE_S = 1.0  # seconds to wait after writing the file; if two processes wrote it, one then reads the other's name
 _NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL)
 _TAKEN = (errno.EWOULDBLOCK, errno.EACCES)
 _LOCAL = {"nolock", "local_lock=all", "local_lock=flock", "localflock", "nobrl"}  # mount options (NFS, Lustre, SMB)
 
 
 class Occupied(UserError):  # noqa: N818 - the state of the store
-    """Error that is raised if another coordinator works on the store."""
+    """Error if another coordinator works on the store."""
 
 
 def holder(folders: Iterable[Path]) -> str:
-    """Return the process that holds one of the folders, such as "process 4711 on host"; "" if there is none."""
+    """Return the process that holds the lock of one of the folders, such as "process 4711 on host"; "" if none does."""
     for folder in _distinct(folders):
         try:
             file = os.open(folder / FILE, os.O_RDONLY | os.O_NONBLOCK)
@@ -53,16 +53,16 @@ def holder(folders: Iterable[Path]) -> str:
 
 
 def held_by_other(folder: Path) -> str:
-    """Return the process that holds a folder if it is another process than this one; otherwise ""."""
+    """Return the process that holds the lock of a folder; "" if no process or this process holds it."""
     mine = {**identify(os.getpid()), "host": socket.gethostname()}
     return "" if _identity(folder) == mine else holder([folder])
 
 
 @contextlib.contextmanager
 def hold(folders: Iterable[Path]) -> Iterator[None]:
-    """Hold the folders until the context ends.
+    """Hold the locks of the folders during a `with` block.
 
-    Raises UserError, which names the holder, if another process holds one.
+    Raises UserError, which names the holder, if another process holds one of the locks.
     """
     with contextlib.ExitStack() as stack:
         for folder in _distinct(folders):

@@ -1,4 +1,6 @@
-"""The parts of a patch: its hunks. A file that is created, removed, renamed or binary is one part."""
+"""The parts of a patch. Each hunk is one part. The change of a file that is created, removed, renamed or binary is one
+part too.
+"""
 
 import os
 import re
@@ -27,9 +29,9 @@ def _file_of(head: bytes) -> str:
 
 
 def parts_of(patch: bytes) -> list[PatchPart]:
-    """Return the parts of the output of `git diff`, in order; [] for a patch in another format.
+    """Return the parts of a patch that `git diff` wrote, in order; [] for a patch in another format.
 
-    No line of a hunk begins like the lines that separate files or hunks.
+    The text is split at lines that begin with "diff --git" or "@@ -". No line inside a hunk begins like this.
     """
     found = list[PatchPart]()
     for text in re.split(rb"^(?=diff --git )", patch, flags=re.MULTILINE)[1:]:

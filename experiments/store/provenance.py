@@ -1,4 +1,4 @@
-"""Provenance of a training: commit, uncommitted changes, versions, host. This module does not import torch."""
+"""The provenance of a training: commit, uncommitted changes, versions, host. This module does not import torch."""
 
 import functools
 import hashlib
@@ -16,9 +16,9 @@ from experiments.errors import UserError
 from experiments.masking import masked
 from experiments.store.repository import Repository, top_of
 
-PACKAGES = ("torch", "numpy", "sentencepiece", "sacrebleu")  # packages that the numbers of built-in tasks depend on
+PACKAGES = ("torch", "numpy", "sentencepiece", "sacrebleu")  # packages that influence the results of built-in tasks
 DISTRIBUTION = "transformer-ablations"
-LARGEST_IN_DIFF = 1 << 20  # bytes; a larger file, such as data that a command names, is left out of the diff
+LARGEST_IN_DIFF = 1 << 20  # bytes; the diff leaves out larger files, for example data that a command names
 OURS = ("ablations", "model", "experiments")  # the folders of a checkout that a training may depend on
 
 
@@ -26,11 +26,11 @@ OURS = ("ablations", "model", "experiments")  # the folders of a checkout that a
 class RepositoryState:
     """The state of a repository.
 
-    `diff` has the uncommitted changes of the examined files. It is None if git could not compute them.
+    diff: the uncommitted changes of the examined files; None if git could not compute them.
     """
 
     repository: str | None  # name of the repository's folder
-    commit: str | None  # None: the files are in no repository
+    commit: str | None  # the last commit; None if the files are in no repository
     diff: str | None
 
     def facts(self) -> dict[str, Any]:
@@ -41,11 +41,13 @@ class RepositoryState:
 
 
 def revision_of(files: Iterable[Path], script: str, folder: Path | None) -> RepositoryState:
-    """Return the state of the repository of a user's code.
+    """Return the state of the repository that contains a user's code.
 
-    It is the repository of the `script`. For a command without a script it is the repository of the study's `folder`.
-    files: the files of the user's code. The diff contains their uncommitted changes. The state is read once per
-    process, because later edits do not affect the training.
+    The state is read once per process, because later edits do not affect the training.
+
+    files: files of the user's code; the diff contains their uncommitted changes.
+    script: file in the repository; "" for a command without a script.
+    folder: the study's folder; without a script, its repository is used and its whole content is examined.
     """
     if script:
         return _revision(Path(script).parent, tuple(sorted(map(str, files))))
@@ -53,7 +55,7 @@ def revision_of(files: Iterable[Path], script: str, folder: Path | None) -> Repo
 
 
 def tool() -> dict[str, Any]:
-    """Return the version of this program, and its commit if it runs from a checkout."""
+    """Return the version of this program, and the commit and changes of its checkout (None if it is installed)."""
     facts = tool_revision().facts()
     del facts["repository"]  # the folder of a checkout may have any name
     return {"version": _version(DISTRIBUTION), **facts}
@@ -61,7 +63,7 @@ def tool() -> dict[str, Any]:
 
 @functools.cache
 def tool_revision() -> RepositoryState:
-    """Return the state of the repository of this program, if it runs from a checkout."""
+    """Return the state of this program's repository; its commit is None if the program is an installed package."""
     here = Path(__file__).resolve()
     # An installed copy may be inside another repository. Only a repository that tracks this file counts.
     folders = tuple(str(here.parents[2] / name) for name in OURS)
@@ -72,7 +74,9 @@ def tool_revision() -> RepositoryState:
 def _revision(folder: Path, paths: tuple[str, ...], tracked: Path | None = None) -> RepositoryState:
     """Return the state of the repository of `folder`, with the uncommitted changes of the paths.
 
-    The paths may lie in several repositories (submodules). tracked: a file that the repository must track to count.
+    The paths may lie in several repositories (submodules). If the folder is in no repository, the commit is None.
+
+    tracked: a file; if the repository does not track it, the result is as for a folder in no repository.
     """
     nothing = RepositoryState(None, None, "")
     try:
@@ -96,7 +100,7 @@ def _revision(folder: Path, paths: tuple[str, ...], tracked: Path | None = None)
 
 
 def _changes(repository: Repository, paths: Sequence[Path]) -> str:
-    """Return a repository's uncommitted changes as a diff for `git apply`. A large file is only named in it."""
+    """Return a repository's uncommitted changes as a diff for `git apply`. The diff only names large files."""
     large = [path for path in paths if path.is_file() and path.stat().st_size > LARGEST_IN_DIFF]
     names = {path: os.path.relpath(path, repository.top) for path in paths}
     small, files = [names[path] for path in paths if path not in large], [path for path in paths if path.is_file()]
@@ -114,9 +118,9 @@ def _changes(repository: Repository, paths: Sequence[Path]) -> str:
 
 
 def versions(packages: Iterable[str] | None) -> dict[str, str]:
-    """Return the versions of Python and of packages by import name, without importing the packages.
+    """Return the version of Python, and the version of each package, without importing the packages.
 
-    packages: None if another program computes the numbers. Its packages are unknown, and the result is {}.
+    packages: import names; None if another program computes the results. In this case the result is {}.
     """
     if packages is None:
         return {}

@@ -1,8 +1,8 @@
 """The base classes of records and of their parts.
 
 Tasks record different facts, a later version may add fields, and a bundle from another person may contain anything.
-So every field may be missing, and unknown fields are allowed. A value of a wrong type is ignored. If the field is
-`decisive`, the record counts as damaged instead.
+So every field may be missing, and unknown fields are allowed. If a value has a wrong type, it is ignored. But if the
+field is one of the `decisive` fields, the whole record counts as damaged.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,15 +24,15 @@ Words = dict[Word, Word]
 
 
 class Facts(BaseModel):
-    """A part of a record; every field may be missing."""
+    """Base class of the parts of a record. Every field may be missing."""
 
     model_config = ConfigDict(strict=True, frozen=True, extra="allow", defer_build=True)
 
 
 class Record(Facts):
-    """A whole record of a store, with its reader and writer."""
+    """Base class of the records of a store, with methods to read and write them."""
 
-    decisive: ClassVar[frozenset[str]] = frozenset()  # fields that the program bases decisions on
+    decisive: ClassVar[frozenset[str]] = frozenset()  # fields on which the program bases decisions
     of_builtin: ClassVar[frozenset[str]] = frozenset()  # fields that a user's trainer may use for anything
 
     _content: dict[str, Any] | None = PrivateAttr(None)
@@ -41,7 +41,7 @@ class Record(Facts):
     def load(cls, file: Path, **names: str) -> Self | None:
         """Read a record; None if the file is missing. Raise Damaged if the record is damaged.
 
-        names: the identities (run_id and eval_id) that the record must have if it records them.
+        names: expected values of run_id and eval_id. If the record has another value, it counts as damaged.
         """
         found = read_json(file)
         if found is None:
@@ -62,7 +62,7 @@ class Record(Facts):
         Raises Damaged, which names the place, if a `decisive` field has a value of a wrong type.
         """
         value: Any = content
-        # leaving out a value may reveal another wrong one, but never more than there are fields
+        # after a wrong value is left out, another wrong value may be found; one round per field is enough
         for _ in range(len(cls.model_fields)):
             try:
                 record = cls.model_validate(value)
@@ -86,7 +86,7 @@ class Record(Facts):
 
     @property
     def identities(self) -> Mapping[str, Any]:
-        """The identities in the record, by "run_id" and "eval_id"."""
+        """Mapping with the record's identities under the keys "run_id" and "eval_id", if it has them."""
         return self.content
 
     @property
@@ -107,7 +107,7 @@ class Record(Facts):
 def _without(value: Any, place: Sequence[Any]) -> Any:
     """Return a copy of nested objects and lists without the value at a path.
 
-    If the path leads through a value that is not an object or list, that value is left out.
+    If a value on the path is not an object or list, this value is left out.
     """
     first, rest = place[0], place[1:]
     if isinstance(value, Mapping):

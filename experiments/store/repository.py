@@ -1,16 +1,17 @@
 """Read the user's git repository without executing or changing anything in it.
 
-git runs on two folders of this program that use the repository's objects. git never opens the repository itself, so
-neither the configuration of the repository nor that of the user has an effect. No filter, textconv, external diff,
-fsmonitor, hook, gpg program or alias runs, and a repository of another user needs no `safe.directory`. Nothing in the
-repository or its working copy is written. Both folders link the repository's refs and name its objects as alternates:
+This program creates two temporary folders that git accepts as repositories. They contain links to the refs of the
+user's repository, and name its objects as alternates. git runs only on these two folders, so neither the configuration
+of the repository nor that of the user has an effect. No filter, textconv, external diff, fsmonitor, hook, gpg program
+or alias runs, and a repository of another user needs no `safe.directory`. Nothing in the repository or its working copy
+is written.
 
 - In the folder `view`, git compares the working copy with a copy of the index. This folder has the attributes of the
-  repository, and those of its settings that are plain data, such as core.autocrlf.
-- In the folder `trees`, git computes trees byte by byte. Attributes that would change or leave out files are off there.
+  repository, and some of its settings, such as core.autocrlf. All of them are plain data.
+- In the folder `trees`, git computes trees byte by byte. Attributes that change or leave out files are off there.
 
-A file with a git filter whose content differs from the last commit is listed in `unread`, because only the filter could
-tell whether it has changed. This module does not import torch.
+If a file has a git filter and its content differs from the last commit, `unread` lists the file, because only the
+filter could show whether the file has changed. This module does not import torch.
 """
 
 import atexit
@@ -31,7 +32,7 @@ from experiments.errors import UserError
 from experiments.store.durable import open_regular, read_regular
 
 LINK, SUBMODULE = "120000", "160000"  # git's modes of entries that are not files
-LIMIT_S = 600  # limit for one git command
+LIMIT_S = 600  # time limit for one git command, in seconds
 _OFF = "* -export-ignore -export-subst -filter -ident -text -eol -working-tree-encoding !diff\n"
 _ISOLATED = {
     "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_SYSTEM": os.devnull, "GIT_CONFIG_GLOBAL": os.devnull,
@@ -70,7 +71,7 @@ class Change(NamedTuple):
 def top_of(folder: Path) -> Path | None:
     """Return the top folder of the repository that contains a folder; None if there is none.
 
-    It is found without git, because a node of a cluster may lack git.
+    This function does not call git, because a node of a cluster may not have git.
     """
     return next((one for one in (folder, *folder.parents) if (one / ".git").exists()), None)
 
@@ -79,7 +80,7 @@ class Repository:
     """The repository of a folder. Its methods raise UserError, and GitError if git fails."""
 
     def __init__(self, folder: Path) -> None:
-        """Prepare the folders that git runs on.
+        """Create the two folders on which git runs (see the module's docstring).
 
         Raises UserError if the folder is in no repository or the repository has no commit.
         """
@@ -109,13 +110,13 @@ class Repository:
         self.nothing = self._digest(b"tree", b"")
 
     def close(self) -> None:
-        """Remove the folders that git runs on before this process ends."""
+        """Remove the folders on which git runs. Without this call, they are removed when this process ends."""
         shutil.rmtree(self._trees.parent, ignore_errors=True)
 
     # --- commits and files
 
     def commit(self, name: str) -> str:
-        """Return the commit that a name stands for now. Raise GitError if there is none."""
+        """Return the commit to which a name refers now. Raise GitError if there is none."""
         try:
             found = self.git("rev-parse", "--verify", "--end-of-options", f"{name}^{{commit}}")
         except GitError as error:
@@ -138,9 +139,11 @@ class Repository:
         return self.git("merge-base", first, last).decode().strip()
 
     def uncommitted(self, below: Iterable[str] = ()) -> list[Change]:
-        """Return the tracked files that differ from the last commit, anywhere or below some paths.
+        """Return the tracked files that differ from the last commit.
 
         Files that only a git filter could compare are left out and listed in `unread`.
+
+        below: paths to search; without them, the whole repository is searched.
         """
         words = ("diff-index", "-z", "--raw", "--no-renames", "--no-ext-diff", "--ignore-submodules=all", self.head)
         parts = _split(self._look(*words, "--", *(f":(literal){path}" for path in below)))
@@ -162,9 +165,10 @@ class Repository:
         return list(found.values())
 
     def untracked(self, *which: str, below: Iterable[str] = ()) -> list[str]:
-        """Return the untracked paths, anywhere or below some paths.
+        """Return the untracked paths. A folder without tracked files is listed once, with a slash at its end.
 
-        A folder without tracked files is listed once, with a slash at its end. which: git options that exclude paths.
+        which: git options that exclude paths.
+        below: paths to search; without them, the whole repository is searched.
         """
         words = ("ls-files", "-z", "--others", "--directory", "--no-empty-directory", *which, "--")
         return _split(self._look(*words, *(f":(literal){path}" for path in below)))
@@ -203,14 +207,18 @@ class Repository:
     def entries(self, before: str, tree: str) -> list[tuple[str, str, str]]:
         """Return (path, mode, object) of each path in which a tree differs from another.
 
-        The mode and object of a path that the tree lacks are zeros.
+        If the second tree lacks the path, its mode and object are zeros.
         """
         parts = _split(self.git("diff-tree", "-r", "-z", "--raw", "--no-renames", before, tree))
         about = [words.split(" ") for words in parts[::2]]
         return [(path, words[1], words[3]) for path, words in zip(parts[1::2], about, strict=True)]
 
     def diff(self, before: str, tree: str, option: str, without: Iterable[str] = (), only: str = "") -> bytes:
-        """Return the change between two trees as a diff for `git apply`. without: excluded paths. only: one path."""
+        """Return the change between two trees as a diff for `git apply`.
+
+        without: paths that the diff leaves out.
+        only: the only path that the diff contains; "" for all paths.
+        """
         words = ("diff-tree", "-r", "-p", "--no-color", "--no-ext-diff", "--no-textconv", "--src-prefix=a/",
                  "--dst-prefix=b/", option, before, tree, "--")  # fmt: skip
         limits = [*(f":(exclude,top,literal){path}" for path in without), *([f":(top,literal){only}"] if only else [])]
@@ -253,7 +261,7 @@ class Repository:
         return self._changed(tree, ("update-index", "-z", "--replace", "--index-info"), _list(lines))
 
     def _changed(self, tree: str, words: Sequence[str], given: bytes) -> str:
-        """Return the tree that a git command makes of another tree, using a new index."""
+        """Read a tree into a new index, change the index with a git command, and return the resulting tree."""
         index = str(self._trees / f"index-{next(self._numbers)}")
         self.git("read-tree", tree, index=index)
         self.git(*words, index=index, given=given)
@@ -262,10 +270,7 @@ class Repository:
     # --- the working copy
 
     def _content(self, path: str) -> str | None:
-        """Return the mode of a file of the working copy.
-
-        The result is None for a missing file, and for a folder, pipe or device in its place.
-        """
+        """Return git's mode of a file in the working copy; None if there is no file or link at this path."""
         try:
             mode = (self.top / path).lstat().st_mode
         except OSError:
@@ -275,10 +280,12 @@ class Repository:
         return ("100755" if mode & 0o100 else "100644") if stat.S_ISREG(mode) else None
 
     def _same(self, doubtful: Mapping[str, tuple[str, str]]) -> list[str]:
-        """Return those of the files whose content in the working copy equals that of the last commit.
+        """Return the files whose content in the working copy equals their content in the last commit.
 
-        doubtful: path → object in the last commit, and mode. git's index cannot tell, for example after the repository
-        was copied. Files that only a filter could compare count as equal here and are listed in `unread`.
+        Files that only a filter could compare are returned too, and are listed in `unread`.
+
+        doubtful: path → (object in the last commit, mode) of files for which the index does not show whether they have
+            changed, for example after the repository was copied.
         """
         found, rest = list[str](), list[str]()
         for path, (old, mode) in doubtful.items():
@@ -330,12 +337,12 @@ class Repository:
         return run_git(words, folder or work_tree or self._trees, own, given)
 
     def _look(self, *words: str, given: bytes = b"") -> bytes:
-        """Run git in the view of the working copy, with a copy of its present index, and return the output."""
+        """Run git in the folder `view`, with a copy of the index of the working copy, and return the output."""
         index = self._view / "index"
         if not index.exists():
             try:
                 for source in (*self._own.glob("index"), *self._own.glob("sharedindex.*")):
-                    shutil.copy2(source, self._view / source.name)  # git needs the file's time
+                    shutil.copy2(source, self._view / source.name)  # git needs the modification time of the index
             except OSError as error:
                 raise UserError(f"{source} cannot be read: {error.strerror or error}.") from None
         own = {"GIT_DIR": str(self._view), "GIT_INDEX_FILE": str(index), "GIT_WORK_TREE": str(self.top)}
@@ -345,8 +352,9 @@ class Repository:
 def run_git(words: Sequence[str], folder: Path, own: Mapping[str, str], given: bytes = b"") -> bytes:
     """Run git without the configuration of the user and of any repository, and return its output.
 
-    own: environment variables, with a GIT_DIR that belongs to this program. Raises GitError if git fails, and UserError
-    if git cannot be started or does not end.
+    Raises GitError if git fails, and UserError if git cannot be started or does not end within LIMIT_S.
+
+    own: further environment variables, with a GIT_DIR that belongs to this program.
     """
     # a git hook that runs this program sets GIT_ variables
     kept = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
@@ -365,9 +373,9 @@ def run_git(words: Sequence[str], folder: Path, own: Mapping[str, str], given: b
 
 
 def _folders_of(top: Path) -> tuple[Path, Path]:
-    """Return the folder of a working copy's HEAD and index, and the folder of its refs and objects.
+    """Return the folder that contains HEAD and the index of a working copy, and the folder of its refs and objects.
 
-    Raises UserError if they cannot be read.
+    The folders differ for a linked working copy. Raises UserError if they cannot be read.
     """
     own = top / ".git"
     try:
@@ -388,9 +396,9 @@ def _folders_of(top: Path) -> tuple[Path, Path]:
 
 
 def _settings_of(file: Path) -> dict[str, str]:
-    """Return the settings of a repository that determine how its files are written.
+    """Return the settings in a repository's configuration file that affect the comparison of its working copy.
 
-    git reads the file without includes.
+    Included configuration files are ignored.
     """
     if not file.is_file():
         return {}
@@ -403,7 +411,7 @@ def _settings_of(file: Path) -> dict[str, str]:
 
 
 def _stand_in(place: Path, own: Path, common: Path, hash_: str, settings: Mapping[str, str]) -> None:
-    """Make a folder that git accepts as the repository, with linked refs and objects and with these settings."""
+    """Create a folder that git accepts as the repository. It has links to the refs and objects, and these settings."""
     (place / "objects/info").mkdir(parents=True)
     (place / "info").mkdir()
     (place / "objects/info/alternates").write_bytes(os.fsencode(common / "objects") + b"\n")

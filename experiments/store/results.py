@@ -18,7 +18,7 @@ RESULT_FILE = "result.json"
 
 
 class Revision(Facts):
-    """The commit of the repository that contains the code. The revision of this program also has a version."""
+    """The state of the repository that contains the code. Only the revision of this program has a version."""
 
     repository: Word | None = None
     version: Word | None = None
@@ -27,7 +27,7 @@ class Revision(Facts):
 
 
 class Earlier(Facts):
-    """An attempt that ended before the attempt that finished."""
+    """An earlier attempt, which ended before the attempt that finished the training."""
 
     attempt: Attempt = 0
     seconds: Amount = 0.0
@@ -42,7 +42,7 @@ class Sides(Facts):
 
 
 class Sizes(Facts):
-    """The vocabulary size of each side, as trained."""
+    """The vocabulary size of each side."""
 
     source: Count | None = None
     target: Count | None = None
@@ -81,15 +81,15 @@ class Data(Facts):
 
 
 class EnsembleMember(Facts):
-    """A training whose weights decode together with those of other trainings."""
+    """A training that is a member of an ensemble."""
 
     run_id: Word = ""
     seed: Count | None = None
-    weights: Word = ""  # digest of the weights, which shows whether they have changed under the same run_id
+    weights: Word = ""  # digest of the weights; it shows whether the weights of this run_id have changed later
 
 
 class ParentRunRecord(Facts):
-    """The origin of a branch: its parent run, the step of that run whose state it took, and a digest of the weights."""
+    """The origin of a branch: its parent run, the step after which it begins, and a digest of the weights there."""
 
     run_id: Word = ""
     step: Count = 0
@@ -97,7 +97,7 @@ class ParentRunRecord(Facts):
 
 
 class Imported(Facts):
-    """The origin of an imported run, and its description there. The program has not checked any of it."""
+    """The origin of an imported run, and its description in the source. The program has not checked these facts."""
 
     kind: Word = ""  # "csv", "mlflow" or "wandb"
     source: Word = ""  # the file's name, or MLflow's address without a password
@@ -110,14 +110,17 @@ class Imported(Facts):
 
 
 class Output(Facts):
-    """Position of the output of a user's command in the log of its attempt, which also has lines of this program."""
+    """Position of the output of a user's command in the log of its attempt. The log also has lines of this program."""
 
-    ranges: list[list[Count]] = Field(default_factory=list)  # begin and end in bytes; several if the log was shortened
-    left_out: Count = 0  # bytes in the middle of the output that the log does not have
+    ranges: list[list[Count]] = Field(default_factory=list)  # [begin, end] in bytes; several if the log was shortened
+    left_out: Count = 0  # number of bytes in the middle of the output that the log does not contain
 
 
 def seed_value(text: str) -> int | str:
-    """Return a seed as a value. The texts 1, 01 and 1.0 are the same whole number; any other text stays text."""
+    """Return the whole number that a seed's text represents, for example 1 for "1", "01" and "1.0".
+
+    Return any other text unchanged.
+    """
     if text.isdecimal() and len(text) < 100:
         return int(text)
     try:
@@ -138,7 +141,7 @@ def _spec_of_0_1_0(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class TrainingResult(Record):
-    """The record of a finished training, or of an ensemble, which has the sums of its members (ensembles.py).
+    """The record of a finished training or of an ensemble. ensembles.py explains the fields of an ensemble.
 
     Times are in seconds.
     """
@@ -165,8 +168,8 @@ class TrainingResult(Record):
 
     spec: Annotated[RunSpec, BeforeValidator(_run_spec)] | None = None  # the study's folder is not recorded
     imported: Imported | None = None  # origin of a run that was trained elsewhere
-    attempt: Attempt = 0  # the attempt that finished; 0: not recorded
-    pinned: dict[str, Any] = Field(default_factory=dict)  # resolved by the first attempt, so that a resume is exact
+    attempt: Attempt = 0  # number of the attempt that finished the training; 0: not recorded
+    pinned: dict[str, Any] = Field(default_factory=dict)  # settings that the first attempt fixed for all later attempts
     step: Count | None = None
     wall_s: Amount | None = None  # time of the last attempt
     train_s: Amount | None = None  # time of all attempts together
@@ -180,18 +183,18 @@ class TrainingResult(Record):
     host: Word | None = None
     platform: Word | None = None
     command: Word | None = None
-    interpreter: Word | None = None  # interpreter of a user's trainer, as in the study; unset: this program's
+    interpreter: Word | None = None  # Python interpreter of a user's trainer as in the study; None: this program's
     output: Output | None = None  # output of a user's command
     code_digest: Word | None = None
-    # For a user's trainer: the code files that the run used. Each path is relative to the top of the repository (or to
-    # the study's folder) and has git's blob digest. None: not recorded.
+    # For a user's trainer: path → git's blob digest of each code file that the run used. The paths are relative to the
+    # top of the repository, or to the study's folder if it is in no repository. None: not recorded.
     code_files: Words | None = None
-    code_home: Word | None = None  # path of the study's folder from the same top; "." for the top itself
+    code_home: Word | None = None  # path of the study's folder, relative to the top of the repository
     # For a run whose row has a patch: the digests of the same paths in base's tree. {}: the code of the run is not
-    # base's code with a patch. None: the digests are those of code_files.
+    # base's code with a patch. None: the digests in base's tree are equal to code_files.
     base_files: Words | None = None
     revision: Revision = Field(default_factory=functools.cache(Revision))
-    tool: Revision = Field(default_factory=functools.cache(Revision))  # this program
+    tool: Revision = Field(default_factory=functools.cache(Revision))  # revision of this program
     versions: Words = Field(default_factory=dict)
     peak_memory_bytes: Count | None = None
     example_files: dict[Word, dict[str, Any]] = Field(default_factory=dict)  # file name → bytes, sha256
@@ -209,13 +212,13 @@ class TrainingResult(Record):
     start: dict[Word, Amount | None] = Field(default_factory=dict)  # statistics measured before the first update
     end: dict[Word, Amount | None] = Field(default_factory=dict)  # statistics measured before the last update
     ensemble: list[EnsembleMember] = Field(default_factory=list)  # members of an ensemble; empty for a training
-    # The origin of a branch. The times, tokens and operations of a branch count only its steps after those of the
-    # parent run.
+    # The origin of a branch. The times, tokens and operations in the record of a branch are those of its own steps,
+    # without the steps of the parent run.
     parent_run: ParentRunRecord = Field(default_factory=functools.cache(ParentRunRecord))
 
     @property
     def identities(self) -> Mapping[str, Any]:
-        """The run_id, from the description of the run."""
+        """Mapping with the record's run_id, which is a field of `spec`."""
         return self.content if self.spec is None else {"run_id": self.spec.run_id}
 
     @classmethod
@@ -244,7 +247,7 @@ class TrainingResult(Record):
 class Part(Facts):
     """One part of an evaluation: likelihood, decode or score."""
 
-    id: Word = ""  # like an eval_id, but computed from the settings that this part reads
+    id: Word = ""  # digest like an eval_id, but computed only from the settings that this part uses
     code_digest: Word | None = None
     wall_s: Amount = 0.0
     cpu_s: Amount | None = None  # processor time, summed over all threads of the process
@@ -256,9 +259,9 @@ class Part(Facts):
 class Seen(Facts):
     """Overlap of a set with the training set, as counts of exactly equal texts."""
 
-    pair: Count | None = None
-    lines: Count | None = None  # long lines of running text that the training set has too
-    of: Count | None = None  # all long lines of running text in the set
+    pair: Count | None = None  # number of pairs that also occur in the training set
+    lines: Count | None = None  # for running text: number of long lines that also occur in the training set
+    of: Count | None = None  # for running text: number of all long lines in the set
 
 
 class SetFacts(Facts):
@@ -284,12 +287,12 @@ class EvaluationResult(Record):
     set: Word | None = None
     settings: dict[str, Any] | None = None
     inputs: Words | None = None
-    attempt: Attempt = 0  # the attempt that made it; 0 until the evaluation is moved into place
-    weights_attempt: Attempt | None = None  # the attempt that trained the weights
-    renews: Attempt | None = None  # the attempt whose evaluation it replaces
+    attempt: Attempt = 0  # attempt that made the evaluation; 0 until the evaluation is moved into place
+    weights_attempt: Attempt | None = None  # attempt that trained the weights
+    renews: Attempt | None = None  # attempt whose evaluation this evaluation replaces
     metrics: dict[Word, Annotated[float, Field(allow_inf_nan=True)] | None] = Field(default_factory=dict)
     lacking: dict[Word, Word] = Field(default_factory=dict)  # metric that a user's trainer did not report → reason
-    # metric → the study's pattern that read its value, and `take`
+    # metric → the pattern of the study that found its value in the output, and the pattern's `take`
     readings: dict[Word, list[str]] = Field(default_factory=dict)
     files: dict[Word, dict[str, Any]] = Field(default_factory=dict)  # name of a file of the folder → bytes, sha256
     parts: dict[Word, Part] = Field(default_factory=dict)
@@ -304,5 +307,5 @@ class EvaluationResult(Record):
 
     @property
     def code(self) -> dict[str, str]:
-        """Part → digest of the code that made it."""
+        """Mapping of each part of the evaluation to the digest of the code that made it."""
         return {name: part.code_digest for name, part in self.parts.items() if part.code_digest}

@@ -1,8 +1,8 @@
-"""Retention of files in a store: checkpoints that evaluations need, files that may be deleted, runs put aside.
+"""Decide which files of a store are kept: checkpoints that evaluations need, files that may be deleted, removed runs.
 
-Studies that share a run may need different checkpoints: the average of its last 5 checkpoints, or the best of those
-measured every 500 steps. The run is trained once and keeps the checkpoints for all of them. So these demands are not
-part of its run_id. This module does not import torch.
+Studies that share a run may need different checkpoints, for example its last 5 checkpoints for an average, or the best
+of the checkpoints that were evaluated every 500 steps. The run is trained once and keeps the checkpoints for all
+studies. So these demands are not part of its run_id. This module does not import torch.
 """
 
 from collections.abc import Iterable, Iterator
@@ -17,14 +17,15 @@ from experiments.store.durable import discard, fsync_folder, regular_files
 from experiments.store.layout import Store
 
 SPACED = "spaced"  # checkpoints at multiples of `every`, and at the last step
-BEST = "best"  # the checkpoint with the best dev score among those at multiples of `every`
-AT = "at"  # only the checkpoint of step `every`, with its optimizer state; another run branches there
+BEST = "best"  # the checkpoint with the best dev score among the checkpoints at multiples of `every`
+AT = "at"  # only the checkpoint of step `every`, with its optimizer state, because another run begins as its branch
 
 
 class Keep(NamedTuple):
-    """A demand for checkpoints. An evaluation or a branch uses `needed` of the `kept` checkpoints.
+    """A demand for checkpoints.
 
-    Later evaluations may use the other checkpoints.
+    kept: number of checkpoints that the run keeps.
+    needed: number of these checkpoints that a requested evaluation or branch uses. Later requests may use the others.
     """
 
     what: str
@@ -33,9 +34,9 @@ class Keep(NamedTuple):
     needed: int = 0
 
     def steps(self, last_step: int) -> list[int]:
-        """Return the ascending steps of the needed checkpoints of a run with `last_step` steps.
+        """Return the steps of the needed checkpoints of a run with `last_step` steps, in ascending order.
 
-        The result is [] for the best checkpoint, because its step is not known in advance.
+        Return [] for BEST, because the step of the best checkpoint is not known in advance.
         """
         if self.what == AT:
             return [self.every] if self.needed and self.every <= last_step else []
@@ -66,7 +67,7 @@ def keeps_of(training: TrainingConfig, evaluation: EvaluationConfig | None = Non
 
 
 def union(*demands: Iterable[Keep]) -> tuple[Keep, ...]:
-    """Return all demands. Demands with the same spacing are merged into one that serves all of them."""
+    """Return all demands. Demands of the same kind with the same `every` become one demand that fulfils all of them."""
     found: dict[tuple[str, int], Keep] = {}
     for keep in (Keep(*keep) for some in demands for keep in some):
         other = found.get((keep.what, keep.every), keep)
@@ -85,10 +86,12 @@ class Removable:
 
 
 def removable(store: Store, busy: Iterable[str] = ()) -> Iterator[Removable]:
-    """Yield the folders that no table reads. busy: run_ids of waiting and running runs, whose folders are skipped.
+    """Yield the folders that no table reads.
 
-    Configurations, events, logs, results, evaluations and the final weights are always kept. After the removal of its
-    checkpoints, a run can no longer be averaged, evaluated at its best step, or trained for more steps.
+    Configurations, events, logs, results, evaluations and the final weights are always kept. After the checkpoints of a
+    run are removed, they can no longer be averaged, evaluated (the best one), or continued with more steps.
+
+    busy: run_ids of waiting and running runs, whose folders are skipped.
     """
     busy = set(busy)
     for run_id in store.run_ids():
@@ -111,9 +114,9 @@ def removable(store: Store, busy: Iterable[str] = ()) -> Iterator[Removable]:
 
 
 def size(folders: Iterable[Path]) -> int:
-    """Return the number of bytes that deleting frees.
+    """Return the number of bytes that become free if the folders are deleted.
 
-    A file that has a hard link outside the folders does not count.
+    A file that has a hard link outside of the folders is not counted.
     """
     links: dict[int, tuple[int, int, int]] = {}  # inode → bytes, total links, links found here
     for folder in folders:
@@ -134,14 +137,14 @@ FOLDER = "forgotten"
 
 
 def put_aside(store: Store, run_id: str) -> None:
-    """Move a run's folder to STORE/forgotten in one step. The caller holds the store's coordinator lock."""
+    """Move a run's folder to STORE/forgotten in one step. The caller must hold the store's coordinator lock."""
     source = store.run_folder(run_id)
     target = store.root / FOLDER / source.name
     if not source.is_dir():
         return
     target.parent.mkdir(exist_ok=True)
     number = 0
-    while target.exists():  # the run was put aside before, and has been trained again since
+    while target.exists():  # the run was put aside before, and was trained again later
         number += 1
         target = target.with_name(f"{run_id}.{number}")
     source.rename(target)

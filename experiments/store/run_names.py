@@ -1,16 +1,17 @@
-"""The name (run_id) of a planned run, found from its settings and from the records of the store.
+"""Find the name (run_id) of a planned run from its settings and from the records of the store.
 
 The name of a run of a built-in task depends on its settings alone. The defaults of a user's trainer may change at any
-time. So a planned run of a user's trainer is also compared with the record of the run that has its name:
+time. So the program compares a planned run of a user's trainer with the record of the run that has the same name:
 
- - The record may lack a setting that was added later. The run then counts as trained with the setting's present
-   default, and the table says so. Once the table was printed, the value is stored beside the run (COUNTED).
- - The record may have another value, because a default has changed. A digest of the changed defaults then joins the
-   name. If the default changes back, the earlier run is found again.
- - If the run of this name is missing or has not finished, a finished run of the study whose record has all requested
-   settings is used, whatever its name is. Without any run of this name, an unfinished run of the study is used too.
-   This does not apply to a run of version 0.1.0 whose row changes code: that version recorded the row's tree, and not
-   the change.
+ - The record may lack a setting that was added to the trainer later. In this case the run counts as trained with the
+   present default of the setting, and the table has a note about it. After the table is printed, the value is stored in
+   the run's folder (COUNTED).
+ - The record may have another value of a setting, because a default has changed. In this case the name of the planned
+   run also depends on a digest of the changed defaults. If the default changes back, the earlier run is found again.
+ - The run with this name may be missing or unfinished. In this case the program uses a finished run of the study whose
+   record has all requested settings, whatever its name is. If the run with this name is missing, an unfinished run of
+   the study may be used too. A run of version 0.1.0 whose row changes code is not used, because that version recorded
+   the tree of the row and not the change.
 """
 
 import contextlib
@@ -30,16 +31,16 @@ from experiments.store.checksummed import read_json, write_json
 from experiments.store.layout import Store, description_of
 from experiments.store.results import RESULT_FILE
 
-COUNTED = "counted.json"  # file in a run's folder: unrecorded settings, with the values that a printed table assumed
+COUNTED = "counted.json"  # file in a run's folder: settings that the run did not record, with values a table assumed
 _VERSION = 1
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 _TREE = "code_tree"  # a setting in the names of runs of version 0.1.0
-# The recorded settings that did not enter the names of runs of version 0.1.0. All others did.
+# Recorded settings that are not part of the names of runs of version 0.1.0. All other settings are.
 _NOT_IN_OLD_NAMES = ("task", "seed", "output_progress", "folder_links", "code_lines")
 
 
 class RunName(NamedTuple):
-    """A run_id with the settings that it was computed from."""
+    """A run_id, with the settings from which it was computed."""
 
     run_id: str
     settings: Mapping[str, Any] | None = None  # the settings in the name; None for a built-in task (frozen defaults)
@@ -52,7 +53,7 @@ class KnownRun(NamedTuple):
 
     name: RunName
     settings: Mapping[str, Any]  # `recorded_settings` without task and seed, and the settings of `counted`
-    counted: Mapping[str, Any]  # unrecorded settings, with the values that a printed table assumed
+    counted: Mapping[str, Any]  # settings that the run did not record, with the values that a printed table assumed
     kind: str  # equal for runs of the same task, seed, data and change of code
     finished: bool
     tree: str = ""  # the tree that trained a run of version 0.1.0, if rows of its study change code
@@ -77,7 +78,10 @@ def run_name(
 
 
 class RunNames:
-    """The names of planned runs in a store. belongs: tells whether a run was queued for the planned study."""
+    """Finds the names of planned runs in a store.
+
+    belongs: function of a run_id that returns whether this run was queued for the planned study.
+    """
 
     def __init__(self, store: Store, belongs: Callable[[str], bool] = lambda run_id: True) -> None:
         self._store, self._belongs = store, belongs
@@ -110,7 +114,7 @@ class RunNames:
             names = differing(settings_of_known(config, known, usual), planned, usual)
             added = _added(known, planned)
             if not names and added and not self._belongs(name.run_id):
-                names = dict(added)  # the recorded run is of a trainer with the same name in another project
+                names = dict(added)  # a trainer with the same name in another project made the recorded run
             changed = {**name.changed, **{one: planned.get(one) for one in names}}
             if changed == name.changed:
                 return name._replace(added=added)
@@ -195,20 +199,23 @@ def compared_settings(config: TaskConfig, recorded: Mapping[str, Any]) -> dict[s
 
 
 def settings_of_known(config: TaskConfig, known: KnownRun, usual: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a run of the store, for comparison with those of a configuration.
+    """Return the settings of a run of the store, for comparison with the settings of a configuration.
 
-    Settings in `counted` that the configuration no longer has are left out, because the run did not record them. usual:
-    the defaults of the configuration.
+    Settings in `counted` that the configuration no longer has are left out, because the run did not record them.
+
+    usual: the defaults of the configuration.
     """
     counted = known.counted.keys() - usual.keys()
     return {n: v for n, v in compared_settings(config, known.settings).items() if n not in counted}
 
 
 def differing(recorded: Mapping[str, Any], planned: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings in which a record differs from the planned run, with the recorded values or None.
+    """Return the settings in which a record differs from the planned run, by name, with the recorded values.
 
-    usual: the defaults. A planned setting that the record lacks was added later: it is no difference if it has its
-    default.
+    If the record lacks a planned setting, the setting was added later. It is a difference only if its planned value is
+    not the default. The result then has None as its value.
+
+    usual: the defaults.
     """
     found = {n: value for n, value in recorded.items() if n not in planned or not _same(planned[n], value)}
     added = {n for n in planned if n not in recorded and not _same(planned[n], usual.get(n))}
@@ -239,9 +246,9 @@ def name_given_by(
     inputs: Mapping[str, str],
     command: str | None = None,
 ) -> str:
-    """Return the run_id that results from the record of a run's name; "" if the record contradicts the run's settings.
+    """Return the run_id that follows from the record of a run's name; "" if it contradicts the settings of the run.
 
-    named_by: the record, as `named_by_of` writes it.
+    named_by: the record of the name, as `named_by_of` writes it.
     config: the nested settings, with task and seed.
     command: the command of the trainer, which must match the record; None: the command is not checked.
     """
@@ -281,7 +288,7 @@ def counted_as(store: Store, run_id: str) -> Mapping[str, Any]:
 def keep_counted(store: Store, run_id: str, added: Mapping[str, Any]) -> None:
     """Record the values that a printed table assumed for settings that a run did not record.
 
-    Does nothing if the store cannot be written. Then the table keeps its note about the added settings.
+    If the store cannot be written, do nothing. In this case the table keeps its note about the added settings.
     """
     before, folder = counted_as(store, run_id), store.run_folder(run_id)
     if added.keys() <= before.keys() or not os.access(folder, os.W_OK):
@@ -313,7 +320,7 @@ def recorded_name(
 def _added(known: KnownRun, planned: Mapping[str, Any]) -> dict[str, Any]:
     """Return the planned settings that a run did not record.
 
-    The way in which a command passes a setting does not count.
+    Entries that describe how a command passes a setting are left out.
     """
     lacking = {n: v for n, v in planned.items() if n not in known.settings or n in known.counted}
     return {name: value for name, value in lacking.items() if not name.startswith("command {")}
@@ -322,8 +329,8 @@ def _added(known: KnownRun, planned: Mapping[str, Any]) -> dict[str, Any]:
 def _unusual(settings: Mapping[str, Any], usual: Mapping[str, Any]) -> Hashable:
     """Return the settings that differ from their defaults, as a key for looking up runs.
 
-    The key is equal for a record and for planned settings that agree with it. So only few of the store's runs have to
-    be compared in full.
+    The key of a record equals the key of planned settings that agree with this record. So the program has to compare
+    only few runs of the store in full.
     """
     return frozenset((name, _frozen(value)) for name, value in settings.items() if usual.get(name) != value)
 

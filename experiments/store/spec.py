@@ -1,4 +1,4 @@
-"""The coordinator's order to a child process, stored as spec.json in the attempt's folder."""
+"""The description of an attempt, which the coordinator writes for the child as spec.json in the attempt's folder."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -16,7 +16,7 @@ FILE = "spec.json"
 
 @dataclass(frozen=True)
 class AttemptSpec:
-    """The description of one attempt at a run. Paths are absolute, except those of `earlier`."""
+    """The description of one attempt at a run. Paths are absolute, except the paths in `earlier`."""
 
     spec: RunSpec
     store: str
@@ -26,16 +26,16 @@ class AttemptSpec:
     evaluations: tuple[EvaluationSpec, ...] = ()
     renew: Mapping[str, int] = field(default_factory=dict)  # eval_id → the attempt whose stored evaluation is replaced
     limit: int | None = None  # number of examples of each set to evaluate; None: all
-    members: tuple[tuple[str, ...], ...] = ()  # the table rows it belongs to: (study, profile, corpus, row, group)
-    earlier: tuple[str, ...] = ()  # attempts whose checkpoints may be used, newest first, relative to the store
-    pinned: Mapping[str, Any] = field(default_factory=dict)  # resolved by the first attempt, so that a resume is exact
+    members: tuple[tuple[str, ...], ...] = ()  # table rows of the run, each as (study, profile, corpus, row, group)
+    earlier: tuple[str, ...] = ()  # folders of attempts whose checkpoints may be used, in order of preference
+    pinned: Mapping[str, Any] = field(default_factory=dict)  # settings that the first attempt fixed for later attempts
     keeps: tuple[tuple[Any, ...], ...] = ()  # checkpoints that evaluations of other rows need (retention.py)
-    coordinator: Mapping[str, Any] | None = None  # the child ends when this process ends; None: never
+    coordinator: Mapping[str, Any] | None = None  # process at whose end the child ends too; None: no process
 
     def write(self, folder: Path) -> Path:
         """Write the spec into the attempt's folder and return the file.
 
-        The file is not fsynced, because a power cut ends the attempt too.
+        The file is not fsynced, because a power cut that destroys it ends the attempt too.
         """
         (folder / FILE).write_text(json.dumps(with_checksum(asdict(self)), indent=1), encoding="utf-8")
         return folder / FILE
@@ -61,7 +61,7 @@ class AttemptSpec:
 
 
 def read_evaluations(items: Iterable[Mapping[str, Any]]) -> tuple[tuple[EvaluationSpec, ...], dict[str, int]]:
-    """Return the evaluations in a record, and eval_id → `renew`. Version 0.1.0 recorded `renew` in each evaluation."""
+    """Return the evaluations in a record, and eval_id → `renew` for evaluations that version 0.1.0 recorded with it."""
     specs, renewed = [], {}
     for item in items:
         renew = item.get("renew")

@@ -1,4 +1,4 @@
-"""A run in the form in which the program shows it in a tracking store."""
+"""A run in the form that the program writes to a tracking store."""
 
 import contextlib
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from experiments.store.results import TrainingResult
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """A run with its state and the table rows that it belongs to."""
+    """A run with its state and its table rows."""
 
     spec: RunSpec
     status: str  # RUNNING, FINISHED, FAILED, KILLED

@@ -1,4 +1,4 @@
-"""The copy of a tree for a run. Files of an earlier attempt that are in its way are removed."""
+"""Copy a tree into a folder for a run, check the copy, and remove it."""
 
 import contextlib
 import hashlib
@@ -20,8 +20,9 @@ Files = dict[str, tuple[str, str]]  # path → git's mode and digest
 
 
 def unpack(store: Path, tree: str, place: Path) -> Files:
-    """Copy a tree into a folder and return its files. All files stay below the folder, and no link leads out of it.
+    """Copy a tree into a folder and return its files. All files are below the folder, and no link leads out of it.
 
+    Files of an earlier attempt in the same places are replaced.
     Raises UserError if the store lacks the tree, and Damaged if the content of the archive does not match its name.
     """
     file = archive(store, tree)
@@ -123,7 +124,7 @@ def _leads_out(path: str, links: Mapping[str, str], outside: Collection[str]) ->
             if here in links:
                 followed += 1
                 if followed > _MOST_LINKS:
-                    return False  # the system follows no more links, so this one leads nowhere
+                    return False  # the system does not follow more links, so this link leads nowhere
                 if links[here].startswith("/"):
                     return True
                 at.pop()

@@ -1,8 +1,8 @@
 """The code of runs as git trees, with an archive of each tree in the store.
 
-A tree is the code of base with its uncommitted changes, the code of a commit, or base's code with a patch. Each tree is
-archived once in the store. git computes the trees without touching the user's repository (repository.py). The name of a
-tree is git's digest of all its files, byte by byte.
+A tree contains the code of base with its uncommitted changes, the code of a commit, or base's code with a patch. Each
+tree is archived once in the store. git computes the trees and does not change the user's repository (repository.py).
+The name of a tree is git's digest of the exact bytes of all its files.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from experiments.store.spec import AttemptSpec
 
 TREES = "trees"  # folder in the store with a read-only archive of each tree
 _DIGEST = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
-PACKED_S = 600.0  # limit of the wait for another process that packs or removes a tree
+PACKED_S = 600.0  # longest wait in seconds for another process that archives or removes a tree
 
 
 # Each tree that this process planned → its repository, the commit where it begins, and the paths that no tree contains.
@@ -49,9 +49,10 @@ def keep(tree: str, store: Path) -> None:
 
 
 def _alone(trees: Path) -> AbstractContextManager[None]:
-    """Lock a store's trees for packing or removing them.
+    """Lock the trees of a store while they are archived or removed.
 
-    The folder `trees` of a temporary store (`run --smoke`) is a link to that of the store.
+    In the temporary store of `run --smoke`, the folder `trees` is a link to the folder of the real store, so both
+    stores have the same lock.
     """
     trees.mkdir(exist_ok=True)
     return locked(trees.resolve().parent, "code", PACKED_S)
@@ -60,9 +61,9 @@ def _alone(trees: Path) -> AbstractContextManager[None]:
 def remove_unused(store: Store) -> None:
     """Remove the trees that no run of the store uses, and incomplete archives that killed processes have left.
 
-    The caller holds the coordinator lock, so no run starts. A process that queues runs first describes them in the
-    store and then packs their trees. So either this function finds the description, or the tree is packed again. Raises
-    UserError if the disk cannot be written.
+    The caller must hold the coordinator lock, so that no run starts meanwhile. A process that queues runs first writes
+    their descriptions to the store and then archives their trees. So either this function finds the description, or the
+    process archives the tree after its removal. Raises UserError if the disk cannot be written.
     """
     trees = store.root / TREES
     if not trees.is_dir():
@@ -76,7 +77,10 @@ def remove_unused(store: Store) -> None:
 
 
 def trees_of(store: Store, run_id: str) -> set[str]:
-    """Return the trees that a run was or will be trained with, from the records of the run, its rows and attempts."""
+    """Return the trees with which a run was or will be trained.
+
+    They are found in the records of the run, of its rows and of its attempts.
+    """
     specs = [spec_of(store, run_id, forgiving=True)]
     for number in store.attempts(run_id):
         with contextlib.suppress(UserError, OSError):
@@ -91,7 +95,7 @@ def is_kept(store: Path, tree: str) -> bool:
 
 
 def archive(store: Path, tree: str) -> Path:
-    """Return the archive file of a tree. A JSON file beside it has the hash of the archive and the origin of the tree.
+    """Return the archive file of a tree. A JSON file of the same name has the archive's hash and the tree's origin.
 
     Raises UserError for a name that is not a digest of git, because such a name could lead to any path.
     """
@@ -101,7 +105,7 @@ def archive(store: Path, tree: str) -> Path:
 
 
 def revision_of(store: Path, tree: str) -> RepositoryState:
-    """Return the commit where a tree begins, and the tree's difference from it.
+    """Return the commit on which a tree is based, and the difference between this commit and the tree.
 
     Raises UserError if the store lacks the tree.
     """

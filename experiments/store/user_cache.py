@@ -1,7 +1,7 @@
-"""Best-effort cache of facts by content digest, in the user's cache folder.
+"""A cache of computed facts in the user's cache folder. The key of an entry is a digest of the content it describes.
 
 If the cache is damaged, missing or cannot be written, the facts are computed again. If two processes write at the same
-time, the entries of one of them are lost.
+time, the new entries of one process are lost.
 """
 
 import contextlib
