@@ -98,7 +98,7 @@ class Live:
         self._print_table_so_far(view)
 
     def _table_so_far(self, view: View) -> RenderableType:
-        """Return the partial table. The table is built again after a run has finished, but not more often than due."""
+        """Return the partial table. It is built again when a run has finished (see BUILDING for how often)."""
         finished, began = view.counts.get(State.FINISHED, 0), time.monotonic()
         due = finished > self._finished and began - self._began >= self._next_table_s
         if self._watched and self._watched.table and due:

@@ -196,9 +196,9 @@ def _name(line: Line) -> str:
 
 
 def _row_text(line: Line, unnamed: bool) -> str:
-    """Return the label of a row. Without a label, return its key if the table must still name the row; else "".
+    """Return the label of a row. If it has none, return its key if no other column identifies the row, or else "".
 
-    unnamed: whether neither settings nor a label distinguish the row. The column of names may already have the key.
+    unnamed: whether no setting distinguishes the row. The column of names may have the key already.
     """
     own = not line.row.group or line.row.group == line.row.key  # the column of names has the key
     return line.row.label or (line.row.name if unnamed and not own else "")

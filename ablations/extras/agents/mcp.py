@@ -224,9 +224,10 @@ NOT_PREDICTED = "the needs of a user's trainer are not predicted"
 
 
 def price(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return what the missing runs of a plan need: slot hours, the largest memory, disk.
+    """Return the needs of the missing runs of a plan: slot hours, the largest memory, and disk space.
 
-    Unknown values are None; the key `unknown` then gives the reasons.
+    Slot hours are the predicted hours of all runs together. Unknown values are None, and the key `unknown` then has the
+    reasons.
     """
     left = {run["run_id"]: run for run in runs if run["state"] not in ("finished", "stale")}.values()
     seconds = [run["seconds"] for run in left]

@@ -12,12 +12,15 @@ EXACT_COUNTS = ("exact", "sequences", "right", "pieces")
 
 
 def exact(sums: NDArray[Any]) -> NDArray[np.float64]:
-    """Return the share of exact sequences, 0 to 100: `sums` of shape (…, 4), as EXACT_COUNTS → shape (…)."""
+    """Return the share of exact sequences, 0 to 100, of shape (…).
+
+    sums: the sums of EXACT_COUNTS, of shape (…, 4).
+    """
     return _share(sums[..., 0], sums[..., 1])
 
 
 def pieces(sums: NDArray[Any]) -> NDArray[np.float64]:
-    """Return the share of correct pieces, 0 to 100: `sums` of shape (…, 4), as EXACT_COUNTS → shape (…)."""
+    """Return the share of correct pieces, 0 to 100, of shape (…). sums: the sums of EXACT_COUNTS, of shape (…, 4)."""
     return _share(sums[..., 2], sums[..., 3])
 
 

@@ -81,7 +81,10 @@ class Heads:
             self.brackets.append(((w_HQM * in_bracket).sum(-1) / total)[:, has])
 
     def measures(self) -> list[dict[str, float | None]]:
-        """Return the measures of each head. `brackets` is None if no sentence has brackets."""
+        """Return the measures of each head; [] if no weights were added.
+
+        `brackets` is None if no sentence has brackets.
+        """
         if not self.rows:
             return []
         means = np.concatenate(self.rows, axis=-1).mean(-1)
@@ -178,7 +181,7 @@ def of_run(
 
 
 def _within(tokenizer: Tokenizer, line: TextPair) -> NDArray[np.bool_] | None:
-    """Return a mask of shape (Q, Q); Q counts the source pieces and the end of sentence.
+    """Return a mask of shape (Q, Q), or None if the line has no brackets. Q counts the source pieces and EOS.
 
     Row q is True at the pieces in the smallest bracket of two or more words around the word of piece q.
     """

@@ -91,7 +91,8 @@ def check(plan: Plan, columns: Sequence[Column], store: Store, names_can_be_chec
 def _provenance(proofs: _Proofs, counted: bool) -> str:
     """Return text such as "From a bundle. Recomputed: bleu (dev, test), parameters. The sender's numbers: times …".
 
-    The text contains the names of metrics, not the headings of columns, because the sender may have written these.
+    The text contains the names of metrics, not the headings of columns, because the sender may have written the
+    headings.
     """
     parts: dict[bool, dict[tuple[str, str], list[str]]] = {True: {}, False: {}}  # proven → metric and rows → sets
     for (metric, set_), rows in proofs.items():
@@ -175,9 +176,9 @@ def _named(run: PlannedRun, recorded: Mapping[str, Any]) -> str:
 
 
 def _check_parameters(where: str, run: PlannedRun, task: str) -> bool:
-    """Raise UserError if the number of parameters is wrong. Return False if it cannot be counted.
+    """Raise UserError if the number of parameters is wrong. Return whether the parameters could be counted.
 
-    It cannot be counted if a corpus that is not available determines the size of the vocabulary.
+    They cannot be counted if a corpus that is not available determines the size of the vocabulary.
     """
     try:
         count = load_task(task).num_params(run.config)

@@ -84,7 +84,10 @@ def open_bundle(path: Path, say: Say) -> SelectedTable:
 
 
 def verify_bundle(file: Path, _: Selectors, as_json: bool) -> None:
-    """Print which numbers of a bundle follow from its files, and exit. Return without output if it is not a bundle."""
+    """Print which numbers of a bundle follow from its files, and exit.
+
+    Return without output if the file is not a bundle.
+    """
     if not file.name.endswith(SUFFIX):
         return
     bundle = open_table(file, say)

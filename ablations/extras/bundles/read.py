@@ -1,4 +1,4 @@
-"""Read a bundle of unknown origin: enforce limits, check it against its manifest and itself, run none of its code."""
+"""Read a bundle of unknown origin. Limits are enforced, the contents are checked, and no code of the bundle is run."""
 
 import gzip
 import tarfile

@@ -79,7 +79,7 @@ def set_and_metric(name: str) -> SetAndMetric:
 
 
 def metrics_of_scores(foreign: External, metrics: Sequence[str], columns: Sequence[Column]) -> dict[str, SetAndMetric]:
-    """Return the set and metric per name of a score in the source.
+    """Return the set and the metric of each name of a score in the source.
 
     metrics: the names to use; if empty, all names that belong to a column of the study. Raises UserError if no name is
     found, if the source lacks a name of `metrics`, and if two names mean the same score.
@@ -112,7 +112,7 @@ def metrics_of_scores(foreign: External, metrics: Sequence[str], columns: Sequen
 def _spelt(column: Column, columns: Sequence[Column], named: Iterable[str]) -> list[tuple[str, SetAndMetric]]:
     """Return the name in the source that means a column, with the column's set and metric; [] if there is none.
 
-    The name contains the set, or is the key of the column, or is the metric alone if it has only one set.
+    The name contains the set, or is the key of the column. It may be the metric alone if the metric has only one set.
     """
     sets = {other.set for other in columns if other.metric == column.metric}
     alone = [column.metric] if len(sets) == 1 else []

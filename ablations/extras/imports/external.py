@@ -134,7 +134,10 @@ def _text(given: Any) -> str:
 
 
 def _equal_numbers(runs: Sequence[ExternalRun]) -> tuple[ExternalRun, ...]:
-    """Return the runs with integers made floats in columns that also have 1.0, so that 1 and 1.0 are equal."""
+    """Return the runs with an integer setting as a float if another run has the same value as a float.
+
+    So 1 and 1.0 are equal settings.
+    """
     whole: dict[str, set[Any]] = {}
     for run in runs:
         for name, given in run.settings.items():
@@ -252,7 +255,7 @@ def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 # --- Weights & Biases: the CSV export of a runs table, or JSON of the API's runs
 # The CSV file has the visible columns of the table: Name, State, ID, Group, then config and summary. It does not
-# distinguish the last two. The JSON file has a list of runs, which this writes:
+# distinguish config and summary. The JSON file has a list of runs. This code writes it:
 #     json.dump([{"id": r.id, "name": r.name, "state": r.state, "group": r.group, "config": r.config,
 #                 "summary": dict(r.summary)} for r in wandb.Api().runs("ENTITY/PROJECT")], file, default=str)
 

@@ -93,7 +93,7 @@ def choose(foreign: External, metrics: Collection[str], requested: Sequence[str]
 
 
 def _of_single_runs(runs: Sequence[ExternalRun], varying: Sequence[str], metrics: Collection[str]) -> Iterable[str]:
-    """Return the columns that describe single runs: measurements, and numbers of the runs.
+    """Return the columns that describe single runs: measurements, and columns that number the runs.
 
     Such a column has a different value in most runs and varies within a row. The other settings and the seed are enough
     to distinguish the runs.

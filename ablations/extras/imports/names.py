@@ -23,7 +23,10 @@ def as_key(text: str, empty: str = "row") -> str:
 
 
 def row_keys(names: Iterable[str]) -> dict[str, str]:
-    """Return a unique key for each name. A name that is a valid key stays; others get a number if necessary."""
+    """Return a unique key for each name. A valid key stays unchanged.
+
+    Other names are converted, and get a number if the key is taken.
+    """
     every = list(dict.fromkeys(names))
     keys = {name: name for name in every if as_key(name) == name}
     taken = set(keys)
@@ -85,8 +88,8 @@ def _written_for(name: str, head: str) -> bool:
 def names_in(columns: Mapping[str, str], declared: Collection[str], theirs: Iterable[str]) -> dict[str, str]:
     """Return the setting of a study for each name in the source.
 
-    It is the setting with this heading in [columns], else the setting of the same name, else the name that
-    `setting_names` makes.
+    The setting is the one with this heading in [columns], or else the one of the same name. If there is none, the
+    function returns the name that `setting_names` makes.
     """
     heads = {head: name for name, head in columns.items() if _written_for(name, head)}
     return {

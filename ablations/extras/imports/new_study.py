@@ -64,10 +64,10 @@ def direction_of(name: str, better: Mapping[str, str]) -> str:
 
 
 def digits(rows: Sequence[Sequence[float]]) -> int:
-    """Return the number of digits after the decimal point.
+    """Return the number of digits to print after the decimal point.
 
-    It shows two digits of the median spread within rows. Without a spread, it is the largest number of digits that the
-    values have, up to 4.
+    The result is chosen so that two digits of the median spread within rows are printed. Without a spread, it is the
+    largest number of digits that a value has, up to 4.
     """
     spreads = [statistics.stdev(values) for values in rows if len(values) > 1 and all(map(math.isfinite, values))]
     if spreads and (spread := statistics.median(spreads)) > 0:

@@ -42,9 +42,9 @@ def check_records(file: Path) -> str:
 
 
 def _records(opened: BinaryIO) -> Iterator[tuple[int, bytes, int | None]]:
-    """Yield position, data and masked checksum of the length and of the data of each frame.
+    """Yield the two parts of each frame, its length and its data, as (position of the frame, bytes, masked checksum).
 
-    The checksum is None if the file ends within this part.
+    The checksum is None if the file ends within the part.
     """
     place, left = 0, opened.seek(0, 2)
     opened.seek(0)

@@ -25,7 +25,8 @@ class Choice:
     """Settings of sampling. Probabilities are the softmax of logits / temperature.
 
     temperature: 0 takes the most probable piece. top_k: sample from the `top_k` most probable pieces; 0 means all.
-    top_p: of these, sample from the smallest set of most probable pieces whose total probability is at least `top_p`.
+    top_p: of the pieces that `top_k` leaves, sample from the most probable ones. Their number is the smallest with a
+    total probability of at least `top_p`.
     """
 
     temperature: float = 1.0

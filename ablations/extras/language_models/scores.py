@@ -10,18 +10,18 @@ TEXT_COUNTS = ("nll", "pieces", "bytes", "words")  # counts per line; nll is −
 
 
 def bits_per_byte(sums: NDArray[Any]) -> NDArray[np.float64]:
-    """Return bits per byte of text: `sums` of shape (…, 4), as TEXT_COUNTS → shape (…)."""
+    """Return bits per byte of text, of shape (…). sums: the sums of TEXT_COUNTS, of shape (…, 4)."""
     bits: NDArray[np.float64] = sums[..., 0] / (math.log(2) * sums[..., 2])
     return bits
 
 
 def piece_perplexity(sums: NDArray[Any]) -> NDArray[np.float64]:
-    """Return the perplexity per piece, at most e^700: `sums` of shape (…, 4), as TEXT_COUNTS → shape (…)."""
+    """Return the perplexity per piece, at most e^700, of shape (…). sums: as in `bits_per_byte`."""
     return _perplexity(sums, 1)
 
 
 def word_perplexity(sums: NDArray[Any]) -> NDArray[np.float64]:
-    """Return the perplexity per word between spaces, at most e^700: `sums` of shape (…, 4) → shape (…)."""
+    """Return the perplexity per word between spaces, at most e^700, of shape (…). sums: as in `bits_per_byte`."""
     return _perplexity(sums, 3)
 
 

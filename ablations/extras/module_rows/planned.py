@@ -57,7 +57,10 @@ def _looked_at(request: str, selector: str | None) -> list[Row]:
 
 @functools.cache
 def _added_by(request: str) -> Added:
-    """Return the answer of `added_by` to a request, from the user's cache if possible: computing it takes seconds."""
+    """Return the answer of `added_by` to a request, from the user's cache if possible.
+
+    The cache is used because the computation takes seconds.
+    """
     given = json.loads(request)
     with UserCache(_CHANGES) as cache:
         key = digest([request, metadata.version("torch")])
@@ -74,7 +77,7 @@ def _asked_of_network(request: Mapping[str, Any]) -> Any:
     Starts the process if it is not running. Raises UserError if the process refuses the request or fails.
     """
     why = ""
-    for _ in range(2):  # twice, because an idle process has ended
+    for _ in range(2):  # try twice, because the process may have ended after it was idle
         if not _lookers:
             said: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed once the process has ended
             child = subprocess.Popen(

@@ -3,8 +3,8 @@ r"""Read the tables and claims that a paper names in comments, and the numbers t
     % table: table3 --profile small --store runs          in Markdown: <!-- table: … -->, in Typst: // table: …
     % claim: A-h1 is worse than base in bleu by at least 0.5
 
-A claim is checked in the last table that a comment names before it. Files that `\input`, `\include`, `\subfile` or
-`\import` name are read at this point of the text. `\abl{…}` prints a number from a file that
+A claim is checked in the last table that a comment names before it. A file that `\input`, `\include`, `\subfile` or
+`\import` names is read at the place of this command in the text. `\abl{…}` prints a number from a file that
 `ablations report --macros` wrote.
 """
 

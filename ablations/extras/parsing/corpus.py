@@ -115,9 +115,10 @@ class TreeCorpus(Corpus):
         return counts
 
     def set_digest(self, set_name: str, cache_dir: Path | None = None) -> str:
-        """As in `Corpus`. The digest of generated trees is independent of the number of training trees.
+        """Return the digest of a set, as in `Corpus`.
 
-        The held-out trees are the same for every number of training trees, so rows with different numbers are compared.
+        Generated dev and test trees do not depend on the number of training trees, and so their digests do not. Rows
+        with different numbers of training trees can therefore be compared.
         """
         if self.generated and set_name in HELD_OUT:
             return self._digest({"set": [recipe_digest(0, 0), set_name]})

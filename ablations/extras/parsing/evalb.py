@@ -1,9 +1,9 @@
 """Bracketing precision and recall by EVALB's rules, per sentence and in total. Imports no torch.
 
-The implementation follows EVALB's README. A test compares it with the expected output of EVALB's sample. The rules:
-words with a deleted tag are removed, and so are brackets that become empty; labels are cut at "-" or "=" (function
-tags); a bracket matches at most one bracket with the same span and label, so repeated unary brackets count as often as
-both trees have them. The totals are sums over brackets, not means over sentences.
+The implementation follows EVALB's README. A test compares the results with the expected output of EVALB's sample. These
+are the rules. Words with a deleted tag are removed, and brackets that become empty are removed too. Labels are cut at
+"-" or "=" (function tags). A bracket matches at most one bracket with the same span and label, so repeated unary
+brackets count as often as both trees have them. The totals are sums over brackets, not means over sentences.
 """
 
 from collections import Counter

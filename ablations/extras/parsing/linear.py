@@ -1,8 +1,9 @@
 """Write a tree as a line of symbols, and read such a line: S NP DT NN /NP VP VBD /VP . /S. Imports no torch.
 
-A label opens a bracket; "/" followed by the label closes it. A tag replaces each word; reading inserts the words at the
-tags from left to right. See section 6.3 and Vinyals et al. 2015, who also close brackets with the label. A tag gets the
-suffix "_" if it is also a label of the same tree, starts with "/", or ends with "_". So every tree can be read back.
+A label opens a bracket, and "/" followed by the label closes the bracket. A tag replaces each word. When a line is
+read, the words are inserted at the tags from left to right. See section 6.3 and Vinyals et al. 2015, who also close
+brackets with the label. A tag gets the suffix "_" if it is also a label of the same tree, starts with "/", or ends with
+"_". So every tree whose labels `linearise` accepts can be read back.
 """
 
 from collections.abc import Collection, Sequence
@@ -18,10 +19,12 @@ NO_TAG = "XX"  # tag of a word for which the output has no tag
 class Repairs:
     """Numbers of the repairs that turned an output into a tree."""
 
-    unclosed: int = 0  # brackets open at the end or when an outer bracket is closed: closed there
+    unclosed: int = (
+        0  # brackets still open at the end or when an outer bracket is closed: they are closed at that place
+    )
     unopened: int = 0  # closing symbols without an open bracket: left out
     empty: int = 0  # brackets without a word: left out
-    missing_tags: int = 0  # words without a tag: get XX, in the innermost open or the last bracket
+    missing_tags: int = 0  # words without a tag: they get XX, and are in the innermost open bracket or the last bracket
     extra_tags: int = 0  # tags without a word: left out
     unknown: int = 0  # symbols outside the vocabulary: left out
 

@@ -17,7 +17,10 @@ BRACKET_COUNTS = ("matched", "gold", "parsed")
 
 
 def f1(sums: NDArray[Any]) -> NDArray[np.float64]:
-    """Return F1, 0 to 100: `sums` of shape (…, 3), as BRACKET_COUNTS → shape (…). F1 is 0 if there are no brackets."""
+    """Return F1, 0 to 100, of shape (…). F1 is 0 if there are no brackets.
+
+    sums: the sums of BRACKET_COUNTS, of shape (…, 3).
+    """
     matched, gold, parsed = np.moveaxis(sums.astype(np.float64), -1, 0)
     score: NDArray[np.float64] = 200 * matched / np.maximum(gold + parsed, 1.0)
     return score

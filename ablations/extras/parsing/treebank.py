@@ -107,7 +107,7 @@ def parse(lines: Iterable[str], *, allow_empty: bool = False) -> Iterator[Tree]:
 
 
 def parse_line(line: str) -> Tree:
-    """Return all trees of a line as one Tree. Raises BadTree.
+    """Return all trees of a line as one Tree. Raises BadTree for text that is not a tree.
 
     EVALB's files have one tree per line. Empty brackets are left out, as in EVALB.
     """

@@ -1,7 +1,7 @@
 """Write event files of TensorBoard: STORE/sinks/tensorboard/STUDY/ROW/seed-N-RUN. Needs tensorboard, but not torch.
 
-A sink process that begins to follow a run removes its event files and writes them again from the first event. So the
-files never contain a point twice. Then the process appends new points.
+A sink process that begins to follow a run removes the event files of the run and writes them again from the first
+event, so that the files never contain a point twice. After this, the process appends new points.
 """
 
 import math

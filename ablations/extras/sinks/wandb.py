@@ -1,4 +1,4 @@
-"""Write runs of Weights & Biases: STORE/sinks/wandb/wandb/offline-run-…, which `wandb sync` uploads.
+"""Write runs as files of Weights & Biases: STORE/sinks/wandb/wandb/offline-run-…, which `wandb sync` uploads.
 
 Runs are offline unless WANDB_MODE is set. A run is written when it has ended. Its W&B project is the study, its group
 is the row, and its id is the run_id. Writing a run again replaces its files.

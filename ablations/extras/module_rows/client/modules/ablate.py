@@ -40,7 +40,7 @@ def ablate(
     batches: inputs of the network (a tensor, a tuple or a dict) for `mean` and `resample`. If there is at least one,
     shapes are checked here; otherwise in the first forward pass.
     own: returns the class that must replace a module for an action, or None for the default class `Stand`.
-    initialise: draws new weights for a module. If None, `reset_parameters` does.
+    initialise: draws new weights for a module. If None, the module's `reset_parameters` draws them.
     saved: the state_dict of a network with the same changes, which replaces `batches`.
     count: counts the parameters of a module.
     packages: the packages whose classes may replace a module; None allows all.
@@ -99,7 +99,7 @@ def _in_order(model: nn.Module, found: Found) -> Found:
 def refuse_overlap(found: Found, targets: Mapping[Line, nn.Module]) -> None:
     """Raise UserError if two lines change the same module, a module inside it, or a shared tensor.
 
-    targets: for each `tie` line, the module with the weights. No other line may replace, remove or shrink it.
+    targets: for each `tie` line, the module with the weights. No other line may replace, remove or shrink this module.
     """
     taken: dict[int, tuple[Line, str]] = {}  # per id of a module or tensor
     for line, modules in sorted(found.items(), key=lambda item: bool(item[0].heads)):

@@ -42,7 +42,7 @@ class _Bank:
     def add(self, rows: Tensor) -> None:
         """Add the outputs (N, D) of one batch.
 
-        Each stored output is replaced by one of them with probability N / (number of positions so far).
+        Each stored output is replaced by one of the new outputs with probability N / (number of positions so far).
         """
         if not len(rows):
             return

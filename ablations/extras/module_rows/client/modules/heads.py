@@ -41,9 +41,9 @@ def projection(line: Line, name: str, module: nn.Module) -> tuple[nn.Module, int
 
 
 class Heads(nn.Module):
-    """Changes heads in the input (…, count · n) of an output projection.
+    """A module that changes heads in the input (…, count · n) of an output projection.
 
-    For `torch.nn.MultiheadAttention` it changes the matrix of the output projection instead.
+    For `torch.nn.MultiheadAttention`, this module changes the matrix of the output projection instead.
     """
 
     def __init__(self, count: int) -> None:

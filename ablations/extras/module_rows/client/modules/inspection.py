@@ -14,10 +14,10 @@ from .selectors import Line, select
 
 
 class Operations:
-    """Counts the operations of forward and backward passes in a `with` block, by torch's counter.
+    """A counter of the operations of forward and backward passes in a `with` block.
 
-    torch's counter counts 0 for fused recurrent layers. This class adds two operations for each weight of a matrix and
-    each position of the forward pass.
+    torch's counter counts them, but it counts 0 for fused recurrent layers. For these layers, this class adds two
+    operations for each weight of a matrix and each position of the forward pass.
     """
 
     def __init__(self, model: nn.Module) -> None:

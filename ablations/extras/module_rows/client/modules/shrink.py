@@ -100,7 +100,7 @@ def _called(module: nn.Module, products: Sequence[Any], width: int) -> list[Any]
 def _cut(product: Any, kept: Tensor, sizes: tuple[str, str]) -> None:
     """Keep only some outputs or inputs of a product.
 
-    kept: their indices. sizes: the names of the attribute with their number, in Linear and in Conv1D.
+    kept: the indices of these outputs or inputs. sizes: the attributes in which Linear and Conv1D store their number.
     """
     out, kept = sizes[0] == "out_features", kept.to(product.weight.device)
     for key, dimension in (("weight", int(out != isinstance(product, nn.Linear))), ("bias", 0)):

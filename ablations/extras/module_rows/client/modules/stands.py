@@ -19,7 +19,7 @@ from .selectors import ACTIONS, Line
 
 
 class Stand(nn.Module):
-    """Replaces a module and returns its input, zeros, or outputs that the module had in training batches."""
+    """A module that replaces another one. It returns its input, zeros, or outputs of the other in training batches."""
 
     value: Tensor | None
 
@@ -60,9 +60,10 @@ def drawn(value: Tensor, places: Sequence[int], action: str, generator: torch.Ge
 
 
 class Check:
-    """Checks that a replacement returns the shape of the original module.
+    """A check that a replacement returns outputs of the same shape as the original module.
 
-    The first pass calls the original once to learn its shape. Then the original is dropped.
+    The first forward pass calls the original module once to learn the shape of its output. Then the original module is
+    dropped.
     """
 
     def __init__(self, name: str, original: nn.Module) -> None:
@@ -104,7 +105,8 @@ def stand_for(
 ) -> nn.Module:
     """Return the replacement of a module.
 
-    make: returns a module; called without arguments for a class that the user names, else with `check`.
+    make: a function that returns the replacement. For a class that the user names, it is called without arguments. For
+    other actions, it is called with `check`.
     """
     like = next(itertools.chain(module.parameters(), model.parameters()), None)
     if line.action != ACTIONS[-1]:
