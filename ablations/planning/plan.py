@@ -48,7 +48,7 @@ Find = Callable[[TaskConfig, Mapping[str, str], TrainerSpec], RunName]
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """One training of one row with one seed, and its evaluations; or one ensemble, which trains nothing."""
+    """One training of one row with one seed, and its evaluations. An ensemble is also a run, which trains nothing."""
 
     spec: RunSpec
     planned_row: PlannedRow  # `planned_row.config` has the run's settings, apart from the seed

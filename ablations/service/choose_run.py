@@ -49,10 +49,10 @@ class Named:
 def study_first(
     named: Named, words: Sequence[str], others: Sequence[str], without: bool = False
 ) -> tuple[Named, list[str]]:
-    """Take STUDY from a command's arguments, unless --run or another option (`without`) names the model.
+    """Take STUDY from a command's arguments, unless --run or another option names the model.
 
-    others: names of the arguments that may follow. Returns the named run and the remaining arguments. Raises UserError
-    if there are too many arguments.
+    without: whether another option names the model. others: names of the arguments that may follow. Returns the named
+    run and the remaining arguments. Raises UserError if there are too many arguments.
     """
     left = list(words)
     if not (without or named.run) and left:
@@ -122,7 +122,7 @@ def _by_id(store: Store, run: str) -> str:
 
 
 def _by_row(store: Store, named: Named, selectors: Selectors) -> tuple[str, EvaluationConfig | None]:
-    """Return the run_id, and the row's decoding settings if the recorded ones may be those of another row."""
+    """Return the run_id and the row's decoding settings. These settings are None if the recorded ones are right."""
     name, seed, profile = str(named.study), named.seed, selectors.profile
     study = load_study(name)
     wanted = named.row or (study.base_row or study.variations[0]).key
@@ -155,7 +155,7 @@ def _own_decoding(study: Study, row: str, run: JobStatus) -> EvaluationConfig | 
 def _recorded(store: Store, study: str, row: str, seed: int | None, profile: str | None) -> list[JobStatus]:
     """Return the trained runs that the queue lists for a row. The training data are not read.
 
-    seed: None selects the row's first seed.
+    seed: None selects the lowest seed that the queue has for the row.
     """
     named = [
         queued

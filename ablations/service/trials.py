@@ -23,9 +23,9 @@ TELLING = (FailureClass.DIVERGED, FailureClass.OUT_OF_MEMORY)
 
 
 class Trials:
-    """The searches of all rows that are tuned. The coordinator calls `refill`.
+    """The searches of all rows that are tuned. The coordinator calls `refill` repeatedly.
 
-    `searches` contains the trials of each row and their results.
+    `searches` maps each row to its search, which has the trials and their results.
     """
 
     def __init__(

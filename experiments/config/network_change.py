@@ -44,7 +44,7 @@ class NetworkChange(ABC):
     """A change of networks, declared by an extra. Its module imports no torch; the method `apply` may import torch.
 
     kind: the type of the setting, for pydantic.
-    default: the value of the setting if a row does not set it. It changes nothing and is not recorded.
+    default: the value of the setting if a row does not set it. The default changes nothing and is not recorded.
     client: the folder with a module NAME. `context.ablate` imports this module as `ablations_task.NAME` in the process
         of a user's function (experiments/client/ablations_task/changes.py). If `client` is None, users' functions do
         not have the setting.

@@ -127,7 +127,8 @@ Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 _EVERY = {
     "t": Required[Time],
     "format": Annotated[int, Field(ge=2)],
-    # Resources that the attempt had used by then (experiments/processes/meter.py). Events of the coordinator lack them.
+    # Resources that the attempt had used before this event (experiments/processes/meter.py). Events of the coordinator
+    # do not have these fields.
     "cpu_s": Amount,
     "cpu_joules": Amount,  # only if energy is measured
     "gpu_joules": Amount,

@@ -38,9 +38,10 @@ def append(store: Store, what: str, **facts: Any) -> None:
 
 
 def append_all(store: Store, lines: Sequence[Mapping[str, Any]], *, durable: bool = True) -> None:
-    """Append lines in one write. Each has its `what`.
+    """Append lines in one write. Each line has its `what`.
 
-    durable: make the lines survive a power cut. Otherwise the next durable append does so.
+    durable: if True, the lines survive a power cut from now on. If False, they survive one only after the next durable
+        append.
     """
     if not lines:
         return
@@ -69,7 +70,7 @@ def append_all(store: Store, lines: Sequence[Mapping[str, Any]], *, durable: boo
 
 
 def entries(store: Store) -> list[Entry]:
-    """Return all lines except damaged ones, oldest first. `damaged` describes those."""
+    """Return all lines except damaged ones, oldest first. `damaged` describes the damaged lines."""
     return [entry for _, entry in _parsed(store) if entry is not None]
 
 
@@ -249,7 +250,7 @@ _FACTS: dict[str, Callable[[Any], bool]] = {  # name → check of the value's ty
 
 
 def _last(file: int) -> tuple[int, bytes]:
-    """Return the byte where the last complete line ends, and that line. Cut off an incomplete line after it."""
+    """Return the byte where the last complete line ends, and this line. Remove an incomplete line at the end."""
     size, window = os.fstat(file).st_size, WINDOW
     while True:
         begin = max(0, size - window)

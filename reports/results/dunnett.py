@@ -1,8 +1,8 @@
 """Dunnett's comparisons of many rows with one control, by numerical integration. This module does not import torch.
 
-Dunnett's test (1955) assumes equal variances; Dunnett's T3 (1980) does not. For a single row, they equal Student's and
-Welch's t tests. Tables use the larger of the two p-values. `benchmarks/levels.py` measures how often tables without any
-effect get a star from each test and from the larger p-value.
+Dunnett's test (1955) assumes equal variances; Dunnett's T3 (1980) does not. For a single row, Dunnett's test equals
+Student's t test, and T3 equals Welch's. Tables use the larger of the two p-values. `benchmarks/levels.py` measures how
+often tables without any effect get a star from each test and from the larger p-value.
 
 scipy.stats.dunnett computes the p-values from random draws. It takes four seconds for 19 rows and minutes for 99 rows,
 and the last digits depend on the seed. All rows share the control and the pooled variance, so the joint distribution is
@@ -164,7 +164,7 @@ def _between(low: NDArray[np.float64], high: NDArray[np.float64]) -> NDArray[np.
 
 
 def solve(falling: Callable[[float], float], low: float, high: float) -> float:
-    """Return the root of a falling function between low and high, to 1e-12."""
+    """Return the root of a decreasing function between low and high, to 1e-12."""
     from scipy.optimize import brentq
 
     return float(brentq(falling, low, high, xtol=1e-12))

@@ -67,7 +67,10 @@ class Comparison:
 
 
 def parse(sentence: str) -> Comparison:
-    """Parse the sentence of a claim. Raises ValueError, with the list of forms, if it has none of the forms."""
+    """Parse the sentence of a claim.
+
+    Raises ValueError if the sentence has none of FORMS, or if its factor is not more than 0.
+    """
     found = _SENTENCE.fullmatch(" ".join(sentence.split()).removesuffix("."))
     relation = (found["relation"] or "") if found else ""
     by_fits = found is None or found["by"] is None or relation in ("better than", "worse than")
@@ -98,7 +101,7 @@ def _sentence(text: str) -> str:
 
 
 class Cited(StrictModel):
-    """A published result of another system, printed as a row of the table. It is never run."""
+    """A published result of another system, printed as a row of the table. The program does not train this row."""
 
     key: Key | None = Field(
         None, description="name in claims: a new name, or the key of the study's row for this system"
@@ -147,7 +150,7 @@ class System(NamedTuple):
 def systems(names: Iterable[str], group: str, rows: Sequence[DeclaredRow], cited: Sequence[Cited]) -> Iterator[System]:
     """Yield the systems to which names in a claim refer. Raises ValueError for an unknown name.
 
-    group: the group whose cited results ALL_CITED stands for.
+    group: the name ALL_CITED refers to all cited results in this group.
     """
     keys = {row.key: row for row in rows}
     named = {entry.key: entry for entry in cited if entry.key}

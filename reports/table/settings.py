@@ -73,8 +73,9 @@ def columns(
     """Return the settings that are columns, with their heads.
 
     rows: (label, settings) of all rows except base. heads: the heads in the study. named: the settings in the study's
-    [columns]; if there are any, the columns are these settings and the tuned ones. Otherwise the columns are the
-    settings that vary, without settings that only rows with a label change, because the label describes them.
+    [columns]. If `named` is not empty, the columns are these settings and the tuned ones. If it is empty, the columns
+    are the settings that vary. Settings that only rows with a label change are left out, because the label describes
+    them.
     """
     varying = dict.fromkeys(name for _, settings in rows for name in settings)
     unsaid = {name for label, settings in rows if not label for name in settings}
@@ -93,8 +94,8 @@ def unexpected(config: TaskConfig, rows: Sequence[Row], said: Collection[str] = 
     """Return the settings that a reader cannot know, as "name value (default)": "training.weight_decay 0.1 (0.0)".
 
     For built-in tasks, whose defaults are the paper's values, these are the settings that differ from the default. For
-    a user's trainer, these are all settings. Settings in `said`, settings that no row reads, and settings in other
-    notes (corpus and decoding) are left out.
+    a user's trainer, these are all settings. Settings in `said` and settings that no row reads are left out. For
+    built-in tasks, settings that other notes describe (corpus and decoding) are left out, too.
     """
     frozen = config.setting_roles.frozen_defaults
     usual = defaults(type(config)) if frozen else {}

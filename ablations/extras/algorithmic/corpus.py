@@ -181,9 +181,10 @@ def resolve(data: AlgorithmicData) -> AlgorithmicCorpus:
 
 VERSION = 1
 REVISIONS = {"recall_all": 2}  # only algorithms whose lines have changed since they were added
-# The hash of an input assigns it to train, to dev, or to the test sets. So these three never share an input.
+# The hash of an input modulo PARTS assigns the input to train, to dev, or to the test sets. So train, dev and the test
+# sets never share an input.
 PARTS = 10
-DEV, TEST = 0, 1  # numbers of the parts of dev and of the test sets; train has the other parts
+DEV, TEST = 0, 1  # remainders of dev and of the test sets; train has the other remainders
 TRIES = 2_000  # consecutive draws without a new line before generation fails
 
 Draw = Callable[[random.Random, int, int, int], tuple[list[str], list[str]]]
@@ -274,7 +275,8 @@ def _recall_all(chance: random.Random, length: int, symbols: int, _distance: int
 def _dyck(chance: random.Random, length: int, symbols: int, _distance: int) -> tuple[list[str], list[str]]:
     """Return the beginning of a well-formed sequence of brackets, and the brackets that close it.
 
-    There are symbols / 2 types of brackets (Dyck-k). The output is empty if no bracket is open.
+    There are symbols / 2 types of brackets (Dyck-k). If no bracket is open, the output is empty, and `generate` draws
+    again.
     """
     source, opened = list[str](), list[int]()
     for _ in range(length):

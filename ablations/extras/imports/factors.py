@@ -41,9 +41,11 @@ class FactorChoice:
 
 
 def guessed_metrics(foreign: External) -> list[str]:
-    """Return the metrics that a source declares, or else the numeric columns whose names are names of metrics.
+    """Return the metrics that a source declares.
 
-    Raises UserError if a cell of such a column is neither a number nor a gap.
+    If the source declares none, return the numeric columns whose names are names of metrics or contain "/". A column of
+    texts is not a metric. Raises UserError if only some cells of such a column are numbers, or if all its texts look
+    like numbers in another notation.
     """
     if foreign.metrics:
         return foreign.metrics
@@ -95,8 +97,8 @@ def choose(foreign: External, metrics: Collection[str], requested: Sequence[str]
 def _of_single_runs(runs: Sequence[ExternalRun], varying: Sequence[str], metrics: Collection[str]) -> Iterable[str]:
     """Return the columns that describe single runs: measurements, and columns that number the runs.
 
-    Such a column has a different value in most runs and varies within a row. The other settings and the seed are enough
-    to distinguish the runs.
+    Such a column varies within a row, and its number of different values is more than half of the number of runs. If
+    runs have seeds, the other settings and the seed are enough to distinguish the runs.
     """
     values = {name: {repr(run.settings.get(name)) for run in runs} for name in varying}
     own = [name for name in varying if 2 * len(values[name]) > len(runs)]
@@ -123,7 +125,7 @@ def _of_single_runs(runs: Sequence[ExternalRun], varying: Sequence[str], metrics
 
 
 def _no_setting(name: str, runs: Sequence[ExternalRun], metrics: Collection[str]) -> bool:
-    """Return whether name and values of a column show a measurement or a number of the run, not a setting."""
+    """Return whether a column is a measurement or numbers the runs, judged by its name and values."""
     cells = [str(run.settings.get(name, "")) for run in runs]
     if _MEASURED.search(name):
         return True

@@ -134,7 +134,7 @@ class TextLine(NamedTuple):
 class TextCorpus(Corpus):
     """A corpus of text in named sets.
 
-    raw: bytes that are not UTF-8 are kept as lone surrogates (PEP 383).
+    raw: whether bytes that are not UTF-8 are allowed. They become lone surrogates (PEP 383).
     """
 
     sides: ClassVar[tuple[str, ...]] = ("target",)
@@ -176,7 +176,7 @@ class TextCorpus(Corpus):
                 yield line
 
     def check(self, cache_dir: Path | None = None) -> dict[str, int]:
-        """Read and check every file once. Raises UserError for unusable files. Returns {}, as no rows are counted."""
+        """Read and check every file once. Raises UserError for unusable files. Returns {}: it counts no rows."""
         facts = self.pinned(cache_dir).facts
         if self.split and (lines := facts[self.train[0]].lines) < HELD_OUT:
             raise UserError(

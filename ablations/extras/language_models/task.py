@@ -1,4 +1,7 @@
-"""The task `language_modelling`: train on running text, scored by bits per byte, which do not depend on the pieces."""
+"""The task `language_modelling`: train a network on running text, and score it.
+
+The main score is bits per byte, which does not depend on the kind of pieces.
+"""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -61,7 +64,10 @@ class LanguageEvaluation(EvaluationConfig):
 
 
 class LanguageConfig(RunConfig):
-    """Settings of a run. The defaults are those of the paper's base without encoder and label smoothing, and frozen."""
+    """Settings of a run. The defaults are those of the paper's base, without encoder and label smoothing.
+
+    The defaults never change, because run_ids contain the differences from them.
+    """
 
     needs_encoder: ClassVar[bool] = False
 

@@ -18,10 +18,10 @@ Windows = NDArray[np.int64]  # (B, 2): index of the first piece that is read, nu
 class WindowPlan:
     """The windows of each batch. Every window occurs once per epoch; each epoch has another order.
 
-    documents: the positions of EOS (encoding/sides.py). window: number of pieces that a window predicts. mix: windows
-    continue into the next document, and each epoch cuts the text at other positions. Without mix, each document is cut
-    from its start, and its last window may be short.
-    Steps and epochs count from 0. Raises UserError for a text or a batch that is smaller than a window.
+    documents: the positions of EOS (encoding/sides.py). window: number of pieces that a window predicts. mix: whether
+    windows continue into the next document. With mix, each epoch cuts the text at other positions. Without mix, each
+    document is cut from its start, and its last window may be short.
+    Steps and epochs are counted from 0. Raises UserError for a text or a batch that is smaller than a window.
     """
 
     def __init__(self, documents: Places, window: int, mix: bool, tokens_per_batch: int, seed: int) -> None:
@@ -79,11 +79,11 @@ def rows_of(tokens_per_batch: int, window: int) -> int:
 
 
 def cut(documents: Places, window: int, stride: int) -> NDArray[np.int64]:
-    """Return windows that together score every piece of every document once, of shape (n, 3).
+    """Return windows that together score every piece of every document once, as an array of shape (n, 3).
 
-    A row has the index of the first piece that is read, the number of predicted pieces, and the number of pieces at the
-    end of the window that no earlier window predicts. Each window begins `stride` pieces after the one before it in the
-    same document.
+    A row of the array has the index of the first piece that is read, the number of predicted pieces, and the number of
+    pieces at the end of the window that no earlier window predicts. Each window begins `stride` pieces after the one
+    before it in the same document.
     """
     length = np.diff(documents)  # number of pieces to predict, including EOS
     counts = 1 + np.maximum(0, -(-(length - window) // stride))

@@ -1,7 +1,8 @@
 """Random English sentences with trees: labels of the Penn Treebank, words of the built-in translation corpus.
 
 Most functions return bracketed text. The trees contain prepositional phrases attached to nouns and to verbs, noun
-phrases within noun phrases, particles, questions and subordinate clauses. Imports no torch.
+phrases within noun phrases, particles, questions and subordinate clauses. The parameter `letters` has the classes of
+nouns that fit, such as "h" for human (experiments/data/corpora/lexicon.py). This module does not import torch.
 """
 
 from ablations.extras.parsing.tree import Tree

@@ -22,7 +22,7 @@ _COMMENT = ("#", ";", "%", "*")
 
 
 class BadTree(ValueError):  # noqa: N818 - the name describes the text
-    """Raised for text that is not a tree. The message is the reason; `line` is the line number, from 1."""
+    """Raised for text that is not a tree. The message is the reason. `line` is the line number, counted from 1."""
 
     def __init__(self, line: int, what: str) -> None:
         super().__init__(what)

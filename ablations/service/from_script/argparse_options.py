@@ -290,7 +290,8 @@ def _action(argument: Argument) -> str:
 def _shared(destination: str, same: Sequence[Argument], defaults: Keywords) -> Option:
     """Return one option for several arguments with the same destination.
 
-    It is a setting only if two switches set the destination to true and to false.
+    The option becomes a setting only if one switch sets the destination to true and another sets it to false. Otherwise
+    the option is left out.
     """
     flags = tuple(flag for argument in same for flag in argument.flags)
     about = text_of(keywords(same[0].call).get("help"))
@@ -376,7 +377,7 @@ def _of_loop(argument: Argument) -> bool:
 def _switch(option: Option, action: str, default: ast.expr | None, words: Keywords) -> Option:
     """Return a switch (an option that takes no value) as a setting that is true or false.
 
-    The option is left out if giving it does not change the script's value.
+    The option is left out if it does not change the script's value, or if this value is computed.
     """
     usual = {"store_true": False, "store_false": True}.get(action)
     constant = literal(words.get("const")) if action == "store_const" else not usual

@@ -40,7 +40,8 @@ class Command:
 def chosen(code: Code, words: Sequence[str]) -> tuple[list[Command], list[str], list[str]]:
     """Return the main command and the subcommands in `words`, from outer to inner.
 
-    Also returns the names of these subcommands, and the possible subcommands if `words` must still name one.
+    Also returns the names of these subcommands, and the possible subcommands if `words` must still name one;
+    otherwise [].
     """
     top = _top(code)
     if top is None:
@@ -74,7 +75,7 @@ def options_of(command: Command, level: int) -> list[Option]:
 
 
 def _top(code: Code) -> Command | None:
-    """Return the command that the script runs; None if it has none."""
+    """Return the command that the script runs; None if the script has no command."""
     standalone, below = dict[str, Command](), list[tuple[str, Command]]()
     apps = {
         target.id: Command(None, node, typer=True)
@@ -134,7 +135,7 @@ def _clicked(function: Function) -> Iterator[Option]:
 
 
 def _declared(call: ast.Call) -> Option | None:
-    """Return the option of one decorator of click; None if it has no literal name."""
+    """Return the option of one decorator of click; None if the decorator has no literal name."""
     texts, words = [text for text in map(text_of, call.args) if text], keywords(call)
     flags = [text for text in texts if not text.isidentifier()]
     named = next((text for text in texts if text.isidentifier()), "")

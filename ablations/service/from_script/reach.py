@@ -1,8 +1,9 @@
 """Find the code that a run of a script reaches, as far as its syntax shows.
 
 The body of each imported module is reached, except its code under `if __name__ == "__main__"`. A function is reached if
-reached code mentions its name, also through an import or as a method. A class is reached with its methods. Methods that
-add options to a parser are an exception: they are reached only if reached code mentions them.
+reached code mentions its name, also through an import, or if a decorator such as `@app.command()` registers it. A class
+is reached with its methods. Methods that add options to a parser are an exception: they are reached only if reached
+code mentions them.
 """
 
 import ast
@@ -40,7 +41,10 @@ class Node:
 
 
 class Code:
-    """The files of a script, and the nodes that a run of the script reaches, in the order in which they would run."""
+    """The files of a script, and the nodes that a run of the script reaches.
+
+    The nodes of a body are in the order of the source. The body of a function follows the code that mentions it.
+    """
 
     def __init__(self, script: Path, trees: Mapping[Path, ast.Module]) -> None:
         self.script, self._trees = script, trees
@@ -226,7 +230,7 @@ def _registers(decorator: ast.expr) -> bool:
 class _Names:
     """The names that a file defines or imports.
 
-    imported: local name → (module, name in it). The local name "*" stands for an import of all names.
+    imported: local name → (module, name in the module). The local name "*" stands for an import of all names.
     """
 
     definitions: dict[str, list[Definition]]  # functions and classes, without methods
@@ -253,7 +257,7 @@ def _names(tree: ast.Module) -> _Names:
 
 
 def _imported(node: ast.Import | ast.ImportFrom) -> Iterator[tuple[str, str, str]]:
-    """Yield (module, name in it, local name) of an import. The second name is "" if the module itself is imported."""
+    """Yield (module, name, local name) of an import. `name` is "" if the import binds the module itself."""
     if isinstance(node, ast.ImportFrom):
         module = "." * node.level + (node.module or "")
         yield from ((module, each.name, each.asname or each.name) for each in node.names)

@@ -112,8 +112,8 @@ class EncodedCorpus:
     def set(self, name: str, set_digest: str | None = None) -> EncodedSet:
         """Return a prepared set. The digest is optional if only one set has the name.
 
-        Raises UserError if the set was not prepared, and ValueError if several sets have the name and no digest is
-        given.
+        Raises UserError if the set was not prepared, Damaged if its files have changed since, and ValueError if several
+        sets have the name and no digest is given.
         """
         there = self.set_digests(name)
         if set_digest is None and len(there) > 1:
