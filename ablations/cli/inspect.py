@@ -22,8 +22,8 @@ from reports.audit import explain as explaining
 from reports.audit import verify as verifying
 from reports.audit.compare import as_records, as_text
 from reports.audit.compare import compare as compare_tables
-from reports.render.printed import asked_for
-from reports.results.run_outcomes import counts_in
+from reports.render.printed_command import asked_for
+from reports.results.evaluation_readers import counts_in
 
 _PRINTING = [field.name for field in fields(TableOptions)]
 FORMATS = ", ".join(verifying.FORMATS)

@@ -24,7 +24,7 @@ from reports.figures.style import FORMATS
 from reports.render.formats import formats, render
 from reports.render.markdown import escape
 from reports.render.numbers import as_macros
-from reports.render.printed import MADE_BY
+from reports.render.printed_command import MADE_BY
 from reports.render.records import cell, text
 from reports.render.terminal import for_terminal
 from reports.results.examples import Examples, collect_examples

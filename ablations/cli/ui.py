@@ -29,13 +29,14 @@ from experiments.store.layout import Store
 from experiments.store.locks import Occupied
 from experiments.store.tracked_run import TrackedRun, recorded_run
 from experiments.tasks.columns import Column
-from experiments.tracking.database import HOST, RowLine, ui_command
+from experiments.tracking.database import HOST, ui_command
 from experiments.tracking.page import Published, ScoredRun, Table, publish
 from experiments.tracking.reachable import refuse_unreachable
 from experiments.tracking.rebuild import rebuild as rebuild_tracking
 from experiments.tracking.rebuild import tracked_runs
 from experiments.tracking.record import NUM_PARAMS
 from experiments.tracking.sinks.sink import SinkError, SinkProcess, check_sink, folder_of
+from experiments.tracking.views import RowLine
 from model.extensions import added
 from reports.render.formats import render
 from reports.render.markdown import escape

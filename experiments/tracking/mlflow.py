@@ -34,24 +34,10 @@ from experiments.identity import seed_in_words, without_runs
 from experiments.records import RUNNING
 from experiments.store.layout import Store, rows_of
 from experiments.store.tracked_run import TrackedRun
-from experiments.tracking.database import (
-    ANEW,
-    PARAM_LENGTH,
-    PARENT,
-    SHARED,
-    Artifacts,
-    Headings,
-    MlflowRunView,
-    artifacts,
-    explained,
-    import_mlflow,
-    log,
-    make_database,
-    merge_journal,
-    to_key,
-    whole_names,
-    write_views,
-)
+from experiments.tracking.artifacts import Artifacts, artifacts
+from experiments.tracking.database import ANEW, explained, import_mlflow, log, make_database, merge_journal
+from experiments.tracking.headings import Headings
+from experiments.tracking.mlflow_keys import to_key, whole_names
 from experiments.tracking.record import (
     PLACE,
     RECORD,
@@ -64,6 +50,7 @@ from experiments.tracking.record import (
     own_evaluations,
     tags,
 )
+from experiments.tracking.views import PARAM_LENGTH, PARENT, SHARED, MlflowRunView, write_views
 from experiments.tracking.written import begin, note
 
 POINTS_AT_ONCE = 800  # MLflow allows 1,000 items per call, at most 100 parameters and 100 tags among them

@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
-from experiments.tracking.database import PARENT, ROWS_OF, SHARED, TABLE, RowLine, log, to_key, write_rows
+from experiments.tracking.database import log
+from experiments.tracking.mlflow_keys import to_key
 from experiments.tracking.record import COST
+from experiments.tracking.views import PARENT, ROWS_OF, SHARED, TABLE, RowLine, write_rows
 
 if TYPE_CHECKING:
     from experiments.tracking.mlflow import Tracker

@@ -13,7 +13,7 @@ from experiments.tasks.columns import Column
 from reports.render.cells import fixed
 from reports.render.markdown import escape, in_cell, pipe
 from reports.results import dunnett, resampling
-from reports.results.run_outcomes import CountsOf
+from reports.results.evaluation_readers import CountsOf
 from reports.results.table import (
     Measure,
     Row,

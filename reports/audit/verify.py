@@ -13,10 +13,11 @@ from experiments.errors import UserError
 from experiments.messages import number
 from reports.render.formats import render
 from reports.render.html import GRID_JSON
-from reports.render.printed import BUNDLE_FIELD, FIELD, FROM_BUNDLE, MADE_BY, NOTES_FIELD, printed
+from reports.render.printed import printed
+from reports.render.printed_command import BUNDLE_FIELD, FIELD, FROM_BUNDLE, MADE_BY, NOTES_FIELD
 from reports.results.table import Table
 from reports.table.build import SPENT
-from reports.table.cost import is_note
+from reports.table.total_cost import is_note
 
 LEFT_OUT = (SPENT, FIELD, BUNDLE_FIELD, NOTES_FIELD)  # fields of JSON records that are not compared as cells
 SUFFIXES = {".tex": "latex", ".md": "markdown", ".csv": "csv", ".json": "json", ".html": "html"}

@@ -13,7 +13,7 @@ from experiments.store.layout import Store
 from experiments.tasks.columns import Column
 from reports.figures import style
 from reports.render.cells import group_name
-from reports.results.run_outcomes import CountsOf, LengthsOf
+from reports.results.evaluation_readers import CountsOf, LengthsOf
 from reports.results.table import Row, Table
 
 if TYPE_CHECKING:
@@ -96,9 +96,6 @@ def draw_curves(table: Table, store: Store, size: style.Size = style.PAPER) -> I
         yield figure
 
 
-# --- Scores by sentence length, computed from the counts per sentence of the first column that has counts
-
-
 BINS = 5  # maximum number of bins; all bins have about the same number of sentences
 FEWEST = 20  # minimum number of sentences in a bin
 
@@ -151,9 +148,6 @@ def _line(
     parts = np.array_split(order, min(BINS, len(order) // FEWEST))
     middles = np.array([float(lengths[part].mean()) for part in parts])
     return middles, column.counts.of(np.stack([counts[part].sum(axis=0) for part in parts])), of_source
-
-
-# --- Small multiples: one panel for each group of rows, with base in each panel
 
 
 MOST_PANELS, MOST_LINES = 12, 12  # maximum number of panels, and of rows per panel

@@ -11,7 +11,7 @@ from experiments.store.layout import Store
 from reports.figures import curves, effects, style
 from reports.figures.curves import draw_lengths
 from reports.render.html import Drawn
-from reports.results.run_outcomes import counts_in, lengths_in
+from reports.results.evaluation_readers import counts_in, lengths_in
 from reports.results.table import Table
 
 if TYPE_CHECKING:

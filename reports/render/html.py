@@ -20,7 +20,8 @@ from experiments.identity import seed_in_words
 from experiments.messages import number
 from reports.render.cells import Cell, Grid, Head, Line, fixed, group_name, labels_span, plain, spanned
 from reports.render.page import CSS, DIGEST, SCRIPT, VARIABLES
-from reports.render.printed import NAMES, comment, printed
+from reports.render.printed import NAMES, printed
+from reports.render.printed_command import comment
 from reports.render.setup import checklist, paragraph
 from reports.results.run_outcomes import Ended, Outcome, run_facts
 from reports.results.table import Measure, Row, Table
@@ -121,9 +122,6 @@ def fragment(table: Table) -> str:
     )
 
 
-# --- Values for the markup: cells with their details, runs, the table as JSON
-
-
 def _parts(grid: Grid, spans: bool, line: Line) -> Iterator[tuple[str, int, list[tuple[Head, Cell]]]]:
     """Yield the cells of a line in groups of one kind, as (label, number of columns of the label, cells).
 
@@ -204,9 +202,6 @@ def _summary(table: Table) -> str:
         f"{number(len(table.rows), 'row')}, {done} of {number(len(table.outcomes), 'run')} finished",
     ]
     return " · ".join(filter(None, parts))
-
-
-# --- Figures on the page: SVG with the colours of the page
 
 
 _VARIABLE = {on_white: f"var(--{name})" for name, (on_white, _) in VARIABLES.items()}

@@ -6,14 +6,15 @@ than the text, \\resizebox scales it down, so that the table never covers the pa
 """
 
 import re
-import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from reports.render.cells import Cell, Grid, Head, Line, group_name, plain, spanned
+from reports.render.latex_text import escape, unprintable
 from reports.render.markdown import as_pipe
-from reports.render.printed import MADE_BY, Printed, printed
+from reports.render.printed import Printed, printed
+from reports.render.printed_command import MADE_BY
 from reports.results.table import Table
 
 _SCALED = r"\resizebox{\ifdim\width>\linewidth \linewidth\else\width\fi}{!}{%"
@@ -115,9 +116,6 @@ def _comments(shown: Printed) -> Iterator[str]:
         yield from (f"% - {plain(text)}" for text in shown.left_out)
 
 
-# --- The parts of a LaTeX table: a column of names, settings, values, and texts across the setting columns
-
-
 # The two lines of the paper's heads of settings. Other heads are escaped text.
 HEADS = {
     "N": ("", "$N$"),
@@ -202,9 +200,6 @@ def _row_text(line: Line, unnamed: bool) -> str:
     """
     own = not line.row.group or line.row.group == line.row.key  # the column of names has the key
     return line.row.label or (line.row.name if unnamed and not own else "")
-
-
-# --- The cells of a LaTeX table as text: two lines of heads, labels across settings
 
 
 _BREAKS = re.compile(r"(?<=[ _(,=])")  # places where lines of a narrow column may be broken
@@ -292,92 +287,3 @@ def _cell(cell: Cell) -> str:
     face = "textbf" if cell.emphasis else "textit" if cell.provisional else ""
     shown = (rf"\{face}{{{text}}}" if face else text) + mark
     return rf"\multicolumn{{{cell.span}}}{{c}}{{{shown}}}" if cell.span > 1 else shown
-
-
-# --- Text in LaTeX: escapes for characters that LaTeX reads as commands, ligatures or options
-
-
-_SIGNS = {
-    "\\": r"\textbackslash{}",
-    "{": r"\{",
-    "}": r"\}",
-    "%": r"\%",
-    "&": r"\&",
-    "#": r"\#",
-    "$": r"\$",
-    "_": r"\_",
-    "^": r"\textasciicircum{}",
-    "~": r"\textasciitilde{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "|": r"\textbar{}\allowbreak{}",  # the only place where a line break in a signature is possible
-    '"': "''{}",
-    "`": r"\`{}",
-    "[": "{[}",  # after \\ it would start an option
-    "]": "{]}",
-    "*": "{*}",  # after \\ it would belong to the command
-    "–": "--{}",
-    "—": "---{}",
-    "‘": "`{}",
-    "’": "'{}",
-    "“": "``{}",
-    "”": "''{}",
-    "…": r"\ldots{}",
-    "\u00a0": "~",
-    "±": r"$\pm$",
-    "×": r"$\times$",
-    "·": r"$\cdot$",
-    "−": "$-$",
-    "≤": r"$\leq$",
-    "≥": r"$\geq$",
-    "≈": r"$\approx$",
-    "→": r"$\rightarrow$",
-    "∞": r"$\infty$",
-    "√": r"$\surd$",
-    "α": r"$\alpha$",
-    "β": r"$\beta$",
-    "Δ": r"$\Delta$",
-    "δ": r"$\delta$",
-    "ε": r"$\epsilon$",
-    "λ": r"$\lambda$",
-    "µ": r"$\mu$",
-    "μ": r"$\mu$",
-    "σ": r"$\sigma$",
-    "τ": r"$\tau$",
-    "†": r"\dag{}",
-    "‡": r"\ddag{}",
-    "§": r"\S{}",
-    "²": "$^2$",
-    "³": "$^3$",
-    "⁶": "$^6$",
-}
-# Character → characters that must not follow it directly, because the two would be printed as one sign.
-_LIGATURES = {"-": "-–—", "'": "'’”\"", ",": ",", "?": "‘“", "!": "‘“"}
-# Letters of the default font encoding (OT1), and the marks with which OT1 composes other letters.
-_LETTERS = frozenset("ßÆæØøŒœŁłı")
-_MARKS = frozenset("\u0300\u0301\u0302\u0303\u0304\u0306\u0307\u0308\u030a\u030b\u030c\u0327")
-
-
-def escape(text: str) -> str:
-    """Return one line of LaTeX that prints `text`. Characters that the default fonts lack stay (see `unprintable`)."""
-    text = unicodedata.normalize("NFC", plain(text))
-    following = f"{text} "[1:]
-    return "".join(_sign(sign, after) for sign, after in zip(text, following, strict=True))
-
-
-def unprintable(text: str) -> str:
-    """Return the characters of `text` that pdfLaTeX cannot print with its default fonts."""
-    text = unicodedata.normalize("NFC", plain(text))
-    return "".join(sign for sign in text if not (sign.isascii() or sign in _SIGNS or _composed(sign)))
-
-
-def _sign(sign: str, after: str) -> str:
-    if after in _LIGATURES.get(sign, ""):
-        return sign + "{}"
-    return _SIGNS.get(sign, sign)
-
-
-def _composed(sign: str) -> bool:
-    parts = unicodedata.normalize("NFD", sign)
-    accented = ord(sign) < 0x180 and len(parts) == 2 and parts[0].isascii() and parts[1] in _MARKS
-    return accented or sign in _LETTERS

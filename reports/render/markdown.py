@@ -6,7 +6,8 @@ from rich.cells import cell_len
 
 from experiments.messages import number
 from reports.render.cells import Cell, Grid, plain
-from reports.render.printed import comment, printed
+from reports.render.printed import printed
+from reports.render.printed_command import comment
 from reports.results.table import Table
 
 # Longest cell that counts for the width of a column. A longer cell makes only its line longer.

@@ -13,8 +13,9 @@ from experiments.errors import UserError
 from experiments.messages import suggestion
 from experiments.tasks.columns import Column
 from reports.render.cells import fixed
-from reports.render.latex import escape
-from reports.render.printed import MADE_BY, printed
+from reports.render.latex_text import escape
+from reports.render.printed import printed
+from reports.render.printed_command import MADE_BY
 from reports.results.table import Table, change_digits
 
 _HEAD = r"""\makeatletter

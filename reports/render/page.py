@@ -4,9 +4,6 @@ import base64
 import hashlib
 from importlib.resources import files
 
-# --- Colours of the page and of figures, each for a white page and for a dark page
-
-
 # (colour on white, colour on a dark page)
 INK, FAINT, LINE, PAGE = ("#000000", "#e8e8e8"), ("#b8b8b8", "#66707a"), ("#e0e0e0", "#2d343a"), ("#ffffff", "#14181c")
 SERIES = (
@@ -26,7 +23,6 @@ def variables(dark: bool) -> str:
     return " ".join(f"--{name}: {pair[dark]};" for name, pair in VARIABLES.items())
 
 
-# --- The style sheet, whose colours come from the variables, and the script
 # The inline script places details, and sorts, hides and copies parts of the table. The page's Content-Security-Policy
 # allows only this script, by its digest. The script loads and stores nothing, and makes elements only from text.
 # Without the script, the page shows the same numbers.

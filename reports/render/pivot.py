@@ -9,7 +9,8 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from reports.render.cells import NONE, Cell, Grid, Head, Line
+from reports.render.cells import Cell, Grid, Head, Line
+from reports.render.layout import NONE
 from reports.results.table import Row, Table
 
 _FIRST = ("group", "row", "label")  # kinds of columns that come before all others, as in the paper

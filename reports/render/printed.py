@@ -1,44 +1,22 @@
-"""The table as a format prints it: apply the choices of the study and of the command, before any format renders.
+"""The table as a format prints it: apply the choices of the study and of the command, before any format renders."""
 
-This module also writes the command that printed a table into the table, and reads the command from a printed table.
-"""
-
-import csv
-import io
-import json
-import re
-import shlex
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from experiments.dotted import flatten
 from experiments.errors import UserError
 from experiments.messages import suggestion
 from experiments.tasks.columns import named
-from reports.render.cells import (
-    MARK,
-    Cell,
-    Grid,
-    Head,
-    Layout,
-    Line,
-    cell_of_group,
-    layout_of,
-    plain,
-    published,
-    setting,
-)
+from reports.render.cells import Cell, Grid, Head, Line
+from reports.render.layout import MARK, Layout, cell_of_group, layout_of, published, setting
 from reports.render.pivot import pivoted
 from reports.results.table import Row, Table
 from reports.spec.choices import Choices
 from reports.spec.table_spec import KINDS
+from reports.table.cited_rows import in_order
 from reports.table.cost import COSTS, Cost, cost_notes, shown
-from reports.table.notes import in_order
 from reports.table.settings import at
-
-# --- Choice of the columns to print, by the names that [table] and the command line use
-
 
 NAMES = ("group", "row", "label")  # kinds of columns that name the rows; they are always printed
 CHANGES, PAPERS = ("change",), ("paper", "paper_change")
@@ -175,9 +153,6 @@ def _stand_in(shown: Sequence[tuple[Head, Callable[[Row], Cell]]], keys: Iterabl
     return [(head, of(head, make)) for head, make in shown]
 
 
-# --- Digits of columns, and the table as a format prints it
-
-
 def with_digits(table: Table, costs: Sequence[Cost], digits: Mapping[str, int]) -> tuple[Table, list[Cost]]:
     """Return the table and its costs with these digits. Raises UserError for a name that no column has."""
     keys = {name: column.key for name in digits if (column := named(name, table.columns))}
@@ -268,42 +243,3 @@ def _line(row: Row, opens_group: bool, layout: Layout) -> Line:
     if layout[0][0].kind == "group":
         cells[0] = cell_of_group(row) if opens_group else Cell()
     return Line((row,), opens_group, tuple(cells))
-
-
-# --- The command that printed a table, as part of the printed table, for `ablations verify FILE`
-
-
-COMMAND = "ablations report "
-MADE_BY = f"made with: {COMMAND}"
-FIELD = "made_with"  # field with the command in each record of JSON and CSV, which have no comments
-FROM_BUNDLE = "From a bundle."  # start of the first line of a table that was printed from a bundle
-BUNDLE_FIELD = "from_bundle"  # field with this line in each record of JSON and CSV
-NOTES_FIELD = "notes"  # field of the first record of JSON
-
-
-def comment(table: Table) -> Iterator[str]:
-    """Yield the command as an HTML comment, for HTML and Markdown. Text that would end the comment is removed."""
-    if table.asked:
-        yield f"<!-- {MADE_BY}{re.sub(r'[<>]|--(?=-|>|!)', ' ', plain(table.asked))} -->"
-
-
-def asked_for(text: str, format_: str) -> list[str]:
-    """Return the arguments of the command that printed a file; [] if the file does not contain the command."""
-    if format_ in ("csv", "json"):
-        words = _of_records(text, format_).removeprefix(COMMAND)
-    else:
-        found = re.search(rf"^(?:% |<!-- ){re.escape(MADE_BY)}([^\n]*?)(?: -->)?$", text, re.MULTILINE)
-        words = found[1] if found else ""
-    try:
-        return shlex.split(words)
-    except ValueError:
-        return []
-
-
-def _of_records(text: str, format_: str) -> str:
-    try:
-        rows = json.loads(text) if format_ == "json" else [next(csv.DictReader(io.StringIO(text)), {})]
-    except (ValueError, csv.Error):
-        return ""
-    first = rows[0] if isinstance(rows, list) and rows else {}
-    return str(first.get(FIELD) or "") if isinstance(first, dict) else ""

@@ -6,8 +6,10 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from reports.render.cells import layout_of, plain
-from reports.render.printed import BUNDLE_FIELD, COMMAND, FIELD, NOTES_FIELD, chosen
+from reports.render.cells import plain
+from reports.render.layout import layout_of
+from reports.render.printed import chosen
+from reports.render.printed_command import BUNDLE_FIELD, COMMAND, FIELD, NOTES_FIELD
 from reports.results.table import Table
 from reports.table.build import SPENT, record
 from reports.table.cost import shown
@@ -23,9 +25,6 @@ def records(table: Table) -> list[dict[str, Any]]:
     made = {FIELD: f"{COMMAND}{table.asked}"} if table.asked else {}
     first = {BUNDLE_FIELD: table.bundle} if table.bundle else {}
     return [first | record(row, table, costs) | made for row in table.rows]
-
-
-# --- CSV for spreadsheets and programs: one line per row, with all digits, and no text that would run as a formula
 
 
 # Characters that start a formula. Some spreadsheets read the full-width forms like the ASCII characters.
@@ -76,9 +75,6 @@ def cell(value: Any) -> str:
     if isinstance(value, Sequence) and not isinstance(value, str):
         return text(" ".join(map(str, value)))
     return text(value)
-
-
-# --- JSON: a list with one object per row (see reports/table/build.py)
 
 
 def render_json(table: Table) -> str:

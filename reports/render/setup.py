@@ -16,10 +16,11 @@ from model.config import ModelConfig
 from reports.results.accounting import RowSpent, TableSpent
 from reports.results.run_outcomes import Outcome
 from reports.results.table import Table, missing_cells
-from reports.table.cost import count, duration, in_words, training_seconds
+from reports.table.cost import training_seconds
 from reports.table.notes import branch_in_words, imported, places
 from reports.table.provenance import code, corpus_name, device, software, typical
 from reports.table.settings import show, unexpected
+from reports.table.total_cost import count, duration, in_words
 
 # Settings that the paragraph describes in words.
 _MODEL = ("model.num_layers", "model.d_model", "model.d_ff", "model.num_heads", "model.d_k", "model.d_v")
@@ -177,9 +178,6 @@ def distinct(texts: Iterable[str]) -> str:
     return "; ".join(dict.fromkeys(text for text in texts if text))
 
 
-# --- The reproducibility checklist: questions of reviewers, and answers from the records of the runs
-
-
 def checklist(table: Table) -> list[tuple[str, str]]:
     """Return the questions of reviewers' checklists, each with the answer from the records of the runs."""
     outcomes = trained(table)
@@ -292,9 +290,6 @@ def as_markdown(table: Table) -> str:
     lines += ["\n**Notes**\n", *(f"- **Warning:** {escape(text)}" for text in table.warnings)]
     lines += [f"- {escape(note.text)}" for note in table.footnotes]
     return "\n".join(lines) + "\n"
-
-
-# --- The cost of the table and of its rows, and how it is counted
 
 
 def cost_lines(table: Table) -> list[tuple[str, str]]:

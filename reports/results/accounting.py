@@ -11,7 +11,6 @@ from experiments.store.checksummed import read_json
 from experiments.store.layout import Store
 from experiments.store.record_base import Facts, Word
 
-# --- All attempts at a table's runs and at the trials of their tuning, in a store
 # A bundle contains only finished attempts. In an opened bundle, the file FILE therefore lists the costs of all attempts
 # in the original store.
 
@@ -52,9 +51,6 @@ def _tunings(store: Store, run_ids: Collection[str]) -> Iterator[list[str]]:
         found = [str(trial["run_id"]) for trial in trials if trial.get("run_id")]
         if not set(found).isdisjoint(run_ids):
             yield found
-
-
-# --- Costs of rows and of the table
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import Any
 from experiments.errors import UserError
 from experiments.store.layout import Store
 from experiments.tasks.columns import EXAMPLE_FILE
-from reports.results.run_outcomes import valid_evaluation
+from reports.results.valid_records import valid_evaluation
 from reports.spec.table_spec import TableRun, TableSpec
 
 Example = Mapping[str, Any]

@@ -25,7 +25,8 @@ from numpy.typing import NDArray
 from experiments.store.layout import Store
 from experiments.tasks.columns import EXAMPLE_FILE, Column
 from reports.results.dunnett import holm
-from reports.results.run_outcomes import CountsOf, Outcome, folder_of
+from reports.results.evaluation_readers import CountsOf, folder_of
+from reports.results.run_outcomes import Outcome
 from reports.results.table import Row, Table, Test
 
 Counts = NDArray[Any]  # N × C, integers or real numbers
@@ -117,7 +118,6 @@ def _sums(base: Counts, rows: Sequence[Counts], value: Value) -> tuple[NDArray[n
     return np.stack([of_base, of_rows]), value(of_rows) - value(of_base)
 
 
-# --- Paired tests on examples, for metrics that are the mean of a share per example (for accuracy: 1 or 0)
 # A trainer stores the shares with its examples (`context.examples`), under the metric's name.
 
 
@@ -178,9 +178,6 @@ def paired_test(differences: NDArray[Any]) -> Resampled:
     means = [differences[chance.integers(n, size=(_AT_ONCE, n))].mean(axis=1) for _ in range(RESAMPLES // _AT_ONCE)]
     low, high = np.percentile(np.concatenate(means), (2.5, 97.5))
     return Resampled(observed, (extreme + 1) / (TRIALS + 1), float(low), float(high))
-
-
-# --- Tests of one column of a table, by counts per sentence or by shares per example, with Holm's correction over rows
 
 
 def by_counts(table: Table, column: Column, counts_of: CountsOf) -> tuple[dict[str, Test], str]:

@@ -25,8 +25,9 @@ from experiments.messages import number
 from experiments.store.results import seed_value
 from experiments.tasks.columns import Column
 from reports.results import dunnett, power, resampling
+from reports.results.evaluation_readers import CountsOf
 from reports.results.resampling import SharesOf, by_counts, by_shares
-from reports.results.run_outcomes import CountsOf, Outcome
+from reports.results.run_outcomes import Outcome
 from reports.results.table import Row, Table, Test, change_digits, compared_values, one_basis
 from reports.spec.table_spec import Note
 
@@ -306,7 +307,6 @@ def _scale(column: Column) -> tuple[str, int]:
     return " in ln" if column.logarithmic else "", max(change_digits(column), 2)
 
 
-# --- Tests of branches: they share steps with other rows, so their runs are paired by seed
 # Dunnett's test assumes that the rows' trainings are independent. A branch shares its first steps with its parent row
 # and with the parent's other branches. For each seed, the difference of two rows is one number, and the numbers of
 # different seeds are independent, so the t test of these differences is valid. Bonferroni's correction over the tested

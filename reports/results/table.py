@@ -193,7 +193,7 @@ class Table:
     rows: tuple[Row, ...]
     base: str | None  # key of the row that changes are computed from; None if it is not selected (see also `base_of`)
     members: tuple[Outcome, ...] = ()  # runs whose weights ensembles and branches use; they may also be runs of a row
-    cited: tuple[Row, ...] = ()  # published results of other systems, which are not run (reports/table/notes.py)
+    cited: tuple[Row, ...] = ()  # published results of other systems, which are not run (reports/table/cited_rows.py)
     claims: tuple[CheckedClaim, ...] = ()
     footnotes: tuple[Note, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -278,7 +278,6 @@ def missing_cells(table: Table) -> int:
     return sum(measure.missing for measure in table.measures)
 
 
-# --- Which numbers may be compared, and the change of a row from base
 # A perplexity is per word piece, so perplexities with different tokenizers are different quantities. The same holds for
 # BLEU over different sentences or with different signatures. Numbers made by different code are not compared either:
 # the files that both rows use must be equal. If two numbers may not be compared, no change is printed.

@@ -12,14 +12,16 @@ from experiments.store.layout import Store
 from experiments.tasks.columns import MEASURED, Column
 from reports.results import significance
 from reports.results.accounting import RowSpent, last_change, spending
+from reports.results.evaluation_readers import counts_in
 from reports.results.resampling import shares_in
-from reports.results.run_outcomes import Outcome, collect, counts_in
+from reports.results.run_outcomes import Outcome, collect
 from reports.results.table import NOT_MEASURED, NOT_REPORTED, Measure, Row, Table, with_changes
 from reports.spec.table_spec import RowSpec, TableSpec
 from reports.table import claims, notes, settings
-from reports.table.cost import Cost, shown, spent_on
-from reports.table.notes import cited
-from reports.table.provenance import warnings
+from reports.table.cited_rows import cited
+from reports.table.cost import Cost, shown
+from reports.table.table_warnings import warnings
+from reports.table.total_cost import spent_on
 
 
 def build_table(spec: TableSpec, store: Store, tests: str = "auto", *, provisional: bool = False) -> Table:
@@ -190,9 +192,6 @@ def _why(outcome: Outcome, column: Column) -> str:
     if state == "failed" and outcome.failure == FailureClass.DIVERGED:
         return str(outcome.failure)
     return state if state in ("failed", "running", "waiting") else ""
-
-
-# --- One record per row in full precision, for JSON, CSV and other programs
 
 
 SPENT = "cost"  # field whose values grow with later attempts, also with attempts for other tables

@@ -1,7 +1,8 @@
 """The notes under a table, in reading order.
 
-This module makes the notes on columns, ensembles, imported rows, branches and cited results. provenance.py makes the
-notes on data, training, test sets, seeds, devices, packages and code; cost.py makes the notes on costs.
+This module makes the notes on columns, ensembles, imported rows and branches. provenance.py makes the notes on data,
+training, test sets, seeds, devices, packages and code. cost.py and total_cost.py make the notes on costs, and
+cited_rows.py makes those on cited results.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,10 +16,12 @@ from experiments.tasks.columns import Column
 from experiments.tasks.load import is_built_in
 from model.extensions import added, load
 from reports.results.table import BRANCH, IMPORTED, NOT_MEASURED, NOT_REPORTED, Measure, Row, Table, missing_cells
-from reports.spec.table_spec import Note, RowSpec, TableSpec
+from reports.spec.table_spec import Note
 from reports.table import claims
-from reports.table.cost import COSTS, cost_note, cost_notes, shown
+from reports.table.cited_rows import about_cited
+from reports.table.cost import cost_notes, shown
 from reports.table.provenance import decoding, made_with, seeds, spread, training
+from reports.table.total_cost import cost_note
 
 
 def footnotes(table: Table) -> tuple[Note, ...]:
@@ -174,9 +177,6 @@ def _undirected(table: Table) -> Iterator[Note]:
         )
 
 
-# --- Notes on ensembles: their members, and which members are missing
-
-
 _HOW = {"missing": "is not trained", "running": "is being trained", "damaged": "is damaged"}
 
 
@@ -205,9 +205,6 @@ def self_reported(table: Table) -> Iterator[Note]:
         yield Note(f"Self-reported by the trainer: {', '.join(heads)}.")
 
 
-# --- Notes on rows that were trained elsewhere: the sources of their numbers
-
-
 _WORDS = {"csv": "the CSV file", "mlflow": "MLflow at", "wandb": "the W&B export"}
 
 
@@ -234,9 +231,6 @@ def imported(table: Table) -> Iterator[Note]:
         )
     if lacking:
         yield Note(f"Not imported yet, or not for every seed: {', '.join(lacking)} (`ablations import`).", "gap")
-
-
-# --- Notes on branches: the steps that they share with their parent run, and which parent runs are missing
 
 
 def places(table: Table) -> dict[tuple[str, int], list[Row]]:
@@ -276,51 +270,6 @@ def branches(table: Table) -> Iterator[Note]:
     ]
     if lacking:
         yield Note(f"Branches without a number, because their parent run is missing: {'; '.join(lacking)}.", "gap")
-
-
-# --- Published results of other systems, as rows of the printed table; they were not run here
-# A cited result is printed above the rows of its group. Cited results of other groups follow at the end. In a pivoted
-# table, cited results are printed above all rows. JSON and CSV contain only runs, without cited results.
-
-
-KEY = "cited"
-
-
-def cited(spec: TableSpec, columns: Sequence[Column]) -> tuple[Row, ...]:
-    """Return the cited results that have a number for one of the printed columns, ordered by group."""
-    printed = {*(cost.key for cost in COSTS), *(column.paper for column in columns), *spec.published}
-    entries = [entry for entry in spec.cited if printed & entry.values.keys()]
-    # A pivoted table prints one line per label, in the study's order.
-    groups = [] if spec.pivot else list(dict.fromkeys(entry.group for entry in entries))
-    entries = sorted(entries, key=lambda entry: groups.index(entry.group)) if groups else entries
-    rows = (RowSpec(KEY, entry.group, entry.label, entry.values) for entry in entries)
-    return tuple(Row(row, {}, {}, None, paper=row.paper, outcomes=()) for row in rows)
-
-
-def in_order(table: Table) -> list[Row]:
-    """Return the table's rows and the cited results in printing order."""
-    if table.pivot:
-        return [*table.cited, *table.rows]
-    waiting, ordered = list(table.cited), list[Row]()
-    for place, row in enumerate(table.rows):
-        if place == 0 or row.group != table.rows[place - 1].group:
-            ordered += [other for other in waiting if other.group == row.group]
-            waiting = [other for other in waiting if other.group != row.group]
-        ordered.append(row)
-    return ordered + waiting
-
-
-def about_cited(table: Table) -> Iterator[Note]:
-    """Yield a note that explains cited results, and the study's note on each of them."""
-    if table.cited:
-        about = f"Rows with only published numbers ({KEY}) are other systems; they were not run here."
-        yield Note(about, "sign")
-        labels = {row.label for row in table.cited}
-        noted = (entry for entry in table.spec.cited if entry.note and entry.label in labels)
-        yield from (Note(f"{entry.label}: {entry.note}", "study") for entry in noted)
-
-
-# --- Agreement of the order of changes with the paper's order: Kendall's rank correlation
 
 
 def agreement(table: Table) -> Iterator[Note]:

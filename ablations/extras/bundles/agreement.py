@@ -29,8 +29,8 @@ from experiments.store.run_names import (
 )
 from experiments.tasks.columns import Column
 from experiments.tasks.load import is_built_in, load_task
-from reports.render.printed import FROM_BUNDLE
-from reports.results.run_outcomes import differs, recomputed
+from reports.render.printed_command import FROM_BUNDLE
+from reports.results.evaluation_counts import differs, recomputed
 
 _STATES = ("finished", "stale")
 # Settings of an evaluation that are also in the configuration of a row. They are not part of run_id.

@@ -18,9 +18,10 @@ from urllib.parse import unquote, urlsplit
 
 from ablations.extras.imports.external import ExternalRun
 from experiments.errors import UserError
-from experiments.tracking.database import ROWS_OF, SHARED, import_mlflow
+from experiments.tracking.database import import_mlflow
 from experiments.tracking.page import runs_of
 from experiments.tracking.reachable import refuse_unreachable
+from experiments.tracking.views import ROWS_OF, SHARED
 
 COPY = "sqlite:///"
 _OF_MLFLOW = "mlflow."  # prefix of the tags that MLflow adds itself

@@ -17,9 +17,9 @@ from typing import NamedTuple
 
 from ablations.study.study import Study
 from experiments.errors import UserError
-from reports.render.latex import escape
+from reports.render.latex_text import escape
 from reports.render.numbers import defined, numbers, used
-from reports.render.printed import MADE_BY, asked_for
+from reports.render.printed_command import MADE_BY, asked_for
 from reports.results.table import Table
 from reports.spec.sentences import Claim, compared, parse
 

@@ -14,7 +14,7 @@ from experiments.store import locks
 from experiments.store.checksummed import write_json
 from experiments.store.durable import folder_beside, whole_file
 from experiments.store.layout import Store
-from experiments.tracking.database import artifacts
+from experiments.tracking.artifacts import artifacts
 
 RUN, OTHER = "a" * 16, "b" * 16
 KILLED = """

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from experiments.tracking.database import LONGEST, from_key, to_key, whole_names
+from experiments.tracking.mlflow_keys import LONGEST, from_key, to_key, whole_names
 
 ODD = [
     "",

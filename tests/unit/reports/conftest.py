@@ -19,7 +19,8 @@ from experiments.store.layout import Store
 from experiments.store.results import EvaluationResult, TrainingResult
 from experiments.tasks.columns import Column
 from experiments.tasks.translation import BLEU, PERPLEXITY
-from reports.render.cells import Grid, layout_of
+from reports.render.cells import Grid
+from reports.render.layout import layout_of
 from reports.render.printed import arranged
 from reports.results.table import Table
 from reports.spec.table_spec import TableSpec

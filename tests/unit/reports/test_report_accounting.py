@@ -18,15 +18,15 @@ from experiments.events.event_log import FILE, Tail
 from experiments.exchange.import_runs import import_runs, runs_in
 from experiments.exchange.redaction import NOTHING
 from experiments.store.layout import Store
-from experiments.tracking.database import ROWS_OF
 from experiments.tracking.record import cost_points
+from experiments.tracking.views import ROWS_OF
 from reports.audit.verify import verify
 from reports.render.formats import render
 from reports.render.setup import as_markdown
 from reports.results.accounting import Spending, spending
 from reports.spec.choices import Choices
 from reports.table.build import build_table
-from reports.table.cost import spent_on
+from reports.table.total_cost import spent_on
 from tests.unit.reports.real import Made, said, write
 
 KINDS: list[Any] = [

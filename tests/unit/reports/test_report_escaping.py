@@ -11,8 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from reports.render import latex as latex_text
-from reports.render import markdown
+from reports.render import latex_text, markdown
 from reports.render import records as csv_format
 from reports.render.cells import plain
 from reports.render.formats import RENDERERS, render

@@ -16,7 +16,9 @@ from experiments.tasks.columns import Column, Counts
 from experiments.tasks.translation import ACCURACY, BLEU, PERPLEXITY, TASK
 from reports.audit.compare import as_text, compare
 from reports.figures.curves import draw_lengths, read
-from reports.results.run_outcomes import collect, counts_in, lengths_in, recomputed
+from reports.results.evaluation_counts import recomputed
+from reports.results.evaluation_readers import counts_in, lengths_in
+from reports.results.run_outcomes import collect
 from reports.table.build import record
 from tests.planned_runs import described
 from tests.unit.reports.real import Made, said, write

@@ -17,8 +17,9 @@ from experiments.store.results import Earlier, EvaluationResult, TrainingResult
 from experiments.tasks.columns import Column, Counts
 from experiments.tasks.translation import ACCURACY, PERPLEXITY
 from reports.render.formats import render
+from reports.results.evaluation_counts import differs, read_counts, recomputed
 from reports.results.frames import frames
-from reports.results.run_outcomes import collect, differs, failures, last_failure, read_counts, recomputed
+from reports.results.run_outcomes import collect, failures, last_failure
 from reports.spec.choices import Choices
 from reports.table.build import build_table
 from reports.table.notes import footnotes
