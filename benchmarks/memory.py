@@ -118,7 +118,7 @@ def train_steps(
 ) -> dict[str, Any]:
     """Train `steps` steps on encoded pairs as a run does, and return the summary of the memory samples."""
     from experiments.device import Device, seed_everything
-    from experiments.tasks.train_network import Batches
+    from experiments.tasks.pair_batches import Batches
     from experiments.training.state import Training
     from experiments.training.trainer import train
     from model.network import build_model

@@ -26,8 +26,9 @@ from numpy.typing import NDArray
 
 from benchmarks.machine import keep_report, machine
 from experiments.config.run_config import RunConfig
-from experiments.data.batching import EPOCHS, SPARE_ROWS, BatchPlan, Indices, Shapes
+from experiments.data.batching import BatchPlan, Indices
 from experiments.data.encoding.encoded import encoded_digest, open_encoded
+from experiments.data.shapes import EPOCHS, SPARE_ROWS, Shapes
 from experiments.tasks.translation import TASK
 
 Lengths = tuple[NDArray[np.int64], NDArray[np.int64]]

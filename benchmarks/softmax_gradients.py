@@ -37,7 +37,8 @@ from ablations.planning.resolve import resolve
 from ablations.study.selectors import Selection
 from ablations.study.study import load_study
 from experiments.config.run_config import RunConfig
-from experiments.data.batching import Batch, BatchPlan, collate
+from experiments.data.batching import BatchPlan
+from experiments.data.collate import Batch, collate
 from experiments.data.encoding.encoded import encoded_digest, open_encoded
 from experiments.device import Device, seed_everything
 from experiments.device_spec import DeviceSpec

@@ -33,7 +33,6 @@ class FailureClass(StrEnum):
         return cls.BUG  # another version of the program wrote an unknown class
 
 
-# --- Times in records
 # A recorded time is the start time of the process plus the time that has elapsed since then. The system clock may be
 # set while a run trains. This does not change the differences between recorded times or the order of the events.
 

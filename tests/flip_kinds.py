@@ -13,7 +13,7 @@ from experiments.config.run_config import RunConfig
 from experiments.data.corpora import files
 from experiments.data.encoding import encoded
 from experiments.device_spec import DeviceSpec
-from experiments.evaluation.trained import kept_average, load_tokenizers
+from experiments.evaluation.load_network import kept_average, load_tokenizers
 from experiments.events.event_log import Tail
 from experiments.identity import digest
 from experiments.jobs.attempts import probe as calibration

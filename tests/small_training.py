@@ -5,7 +5,7 @@ import torch
 from experiments.attempt_context import AttemptContext
 from experiments.config.run_config import RunConfig
 from experiments.config.training import TrainingConfig
-from experiments.data.batching import Batch
+from experiments.data.collate import Batch
 from experiments.device import Device, seed_everything
 from experiments.device_spec import DeviceSpec
 from experiments.errors import Preempted

@@ -21,7 +21,7 @@ from ablations.service.from_script.study_text import command_of, is_setting, stu
 from experiments.errors import UserError, explain_os_errors
 from experiments.store.durable import read_regular
 from experiments.store.imports import local_files
-from experiments.tasks.own.command import Scripts
+from experiments.tasks.own.command_files import Scripts
 
 _WRITTEN = re.compile(r"\.?/?(out|output|outputs|results?|logs?|runs?|checkpoints?|ckpts?|saved?|models?|wandb|tmp)\b")
 

@@ -7,7 +7,7 @@ import torch
 from our_trainer import NEVER, repeated, train_rounds
 
 from experiments.config.training import TrainingConfig
-from experiments.data.batching import Batch
+from experiments.data.collate import Batch
 from experiments.device import Device, seed_everything
 from experiments.device_spec import DeviceSpec
 from experiments.tasks.load import load_task

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from experiments.attempt_context import AttemptContext
 from experiments.config.run_config import RunConfig
-from experiments.data.batching import Batch
+from experiments.data.collate import Batch
 from experiments.device import Device
 from experiments.device_spec import DeviceSpec
 from experiments.errors import Preempted

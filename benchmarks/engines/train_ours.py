@@ -10,12 +10,12 @@ from our_trainer import NEVER, repeated, train_rounds
 from experiments.attempt_context import AttemptContext
 from experiments.config.run_config import RunConfig
 from experiments.config.training import TrainingConfig
-from experiments.data.batching import Batch
+from experiments.data.collate import Batch
 from experiments.device import Device, seed_everything
 from experiments.device_spec import DeviceSpec
 from experiments.run_spec import RunSpec
 from experiments.store.spec import AttemptSpec
-from experiments.tasks.train_network import Batches
+from experiments.tasks.pair_batches import Batches
 from experiments.tasks.translation import TASK
 from model.config import ModelConfig
 from model.network import build_model

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from benchmarks.gpu.marian import LONGEST, marian_config
 from benchmarks.gpu.turns import Turn
-from experiments.data.batching import Batch
+from experiments.data.collate import Batch
 from experiments.data.encoding.tokenizer import PAD_ID
 from experiments.device import Device
 from experiments.training.loss import real_places

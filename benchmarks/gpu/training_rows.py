@@ -13,10 +13,11 @@ from ablations.study.selectors import selection
 from ablations.study.study import load_study
 from experiments.attempt_context import AttemptContext
 from experiments.config.run_config import RunConfig
-from experiments.data.batching import BatchPlan, Shapes
+from experiments.data.batching import BatchPlan
 from experiments.data.corpora.corpus import SIDES
 from experiments.data.encoding.sides import Side, Sides, SideWriter, piece_dtype
 from experiments.data.encoding.tokenizer import EOS_ID
+from experiments.data.shapes import Shapes
 from experiments.device import Device, seed_everything
 from experiments.device_spec import DeviceSpec
 from experiments.errors import Preempted

@@ -368,7 +368,6 @@ class _Batch:
                 raise ValueError("no hypothesis has a probability: the model's logits are not finite numbers")
 
 
-# --- The best continuations of a beam: an exact top-k in two stages
 # Further shapes: G groups of P neighbouring tokens, R remaining tokens, V = K × W, I examined tokens.
 
 

@@ -17,7 +17,7 @@ from experiments.data.encoding.encoded import model_names
 from experiments.device import Device
 from experiments.device_spec import DeviceSpec
 from experiments.errors import UserError, explain_os_errors
-from experiments.evaluation.trained import load_model, load_tokenizers, spacing
+from experiments.evaluation.load_network import load_model, load_tokenizers, spacing
 from experiments.store.checksummed import read_json, write_json
 from experiments.training import checkpoint
 from model.network import num_params
@@ -71,9 +71,6 @@ def export(
             commit=facts.get("commit") or "unknown",
         )
         (folder / "README.md").write_text(text, encoding="utf-8")
-
-
-# --- Read the configuration of an exported model
 
 
 FORMAT = "transformer-ablations model 1"

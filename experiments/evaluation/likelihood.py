@@ -135,9 +135,6 @@ def _pack(sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], ma
     yield batch
 
 
-# --- Tensors of sentences with unequal lengths. Both the likelihood and the search use these functions.
-
-
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
     """Return a context with inference mode and without dropout.

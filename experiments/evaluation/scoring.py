@@ -60,9 +60,6 @@ def score_text(translations: Sequence[str], references: Sequence[str], language:
     )
 
 
-# --- Corpus BLEU of many sums of counts in one call
-
-
 def bleu(sums: NDArray[Any]) -> NDArray[np.float64]:
     """Return the BLEU, from 0 to 100, of sums of counts.
 
@@ -101,7 +98,6 @@ def _smoothed(correct: NDArray[Any], total: NDArray[Any]) -> NDArray[np.float64]
     return summed
 
 
-# --- The paper's BLEU: Moses' tokenizer, compounds split at hyphens, and the arithmetic of multi-bleu.perl
 # tensor2tensor's get_ende_bleu.sh applies Moses' tokenizer to both sides and replaces a hyphen between two characters
 # by ##AT##-##AT##, "as in the paper". It then scores with multi-bleu: word n-grams up to 4, without smoothing. Only
 # these scores are comparable with Tables 2 and 3 of the paper. sacrebleu's tokenizer 13a gives other scores for the

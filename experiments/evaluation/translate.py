@@ -185,7 +185,6 @@ def _shares(needed: int, slots: int, workers: int) -> int:
     return min(workers * max(2, math.ceil(needed / (slots * workers))), math.ceil(needed / LEAST_SLOTS))
 
 
-# --- Replace unknown words by words of the source
 # This is "PosUnk" of Deep-Att (Zhou et al. 2016), after Luong et al. 2015 (arXiv 1410.8206). An unknown word of the
 # output is replaced by the source word that it is aligned to. As in Gehring et al. 2017 (arXiv 1705.03122, section
 # 4.3), this is the source word with the largest attention, averaged over all layers. Gehring et al. translate the word

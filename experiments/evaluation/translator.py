@@ -17,7 +17,7 @@ from experiments.device_spec import DeviceSpec
 from experiments.errors import UserError
 from experiments.evaluation.beam import SearchSettings
 from experiments.evaluation.export import exported_config
-from experiments.evaluation.trained import load_chosen, load_tokenizers
+from experiments.evaluation.load_network import load_chosen, load_tokenizers
 from experiments.evaluation.translate import texts_of, translate
 from model.protocol import Network
 

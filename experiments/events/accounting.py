@@ -122,9 +122,6 @@ def _record(store: Store, run_id: str) -> TrainingResult:
         return TrainingResult()
 
 
-# --- Sums over attempts, for tables and for MLflow
-
-
 HOUR, KWH = 3600.0, 3.6e6
 
 
@@ -209,9 +206,6 @@ def _of_attempt(one: AttemptCost) -> Amounts:
 def total(parts: Iterable[Amounts]) -> Amounts:
     """Return the sum of several sums."""
     return reduce(add, parts, NOTHING)
-
-
-# --- Training time of a run over all its attempts
 
 
 def training_time(store: Store, run_id: str, attempt: int, seconds: float) -> dict[str, Any]:

@@ -163,9 +163,6 @@ def read_events(folder: Path) -> list[dict[str, Any]]:
     return list(Tail(folder).read())
 
 
-# --- Find event files with damaged lines in a whole store
-
-
 # (run_id, attempt) → (fingerprint of its events, number of damaged lines)
 Known = Mapping[tuple[str, int], tuple[str, int]]
 

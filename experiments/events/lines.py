@@ -112,7 +112,6 @@ def _plain(value: Any) -> Any:
     return value
 
 
-# --- The kinds of events with their fields, types and bounds
 # Events may have further fields, which are not checked.
 
 

@@ -47,9 +47,6 @@ def _flags() -> frozenset[str]:
     return frozenset()
 
 
-# --- The memory allocator of children: tcmalloc if installed, otherwise glibc's without per-thread caches
-
-
 # torch allocates aligned blocks, and glibc cannot reuse the gaps that they leave (sourceware bug 14581). Blocks in
 # per-thread caches prevent such gaps from being merged. Without the caches, the heap of a training with batches of ever
 # new shapes was 19 % smaller, and allocations were equally fast.

@@ -213,8 +213,6 @@ def _refuse_foreign(root: Path) -> None:
         )
 
 
-# --- The description of a run (config.json) and its rows (rows.json)
-#
 # config.json is written when a run is queued or imported for the first time. It contains the first row of the run.
 # Several rows, of one table or of several tables, may share a run and differ only in the evaluation. rows.json is
 # written as soon as a second row uses the run, or the first row changes. rows.json lists all rows in the order in which

@@ -174,9 +174,6 @@ def reason(text: str) -> str:
     return text.strip()
 
 
-# --- Lines
-
-
 def _lines(store: Store, begin: int = 0) -> Iterator[bytes]:
     try:
         with open_regular(store.root / FILE) as file:

@@ -14,7 +14,8 @@ from experiments.config.run_config import RunConfig
 from experiments.config.training import LARGEST_UNCUT, TrainingConfig, state_per_weight
 from experiments.data.corpora.corpus import Corpus
 from experiments.data.encoding.prepare import learn_tokenizers
-from experiments.data.encoding.tokenizer import SIZE, tokenizer_settings
+from experiments.data.encoding.tokenizer import tokenizer_settings
+from experiments.data.encoding.utf8 import SIZE
 from experiments.identity import digest
 from experiments.processes.processor import allocates_by_tcmalloc
 from experiments.store.user_cache import UserCache
@@ -38,9 +39,6 @@ def evaluation_settings(config: RunConfig) -> dict[str, Any]:
     if config.evaluation.checkpoint == "best":
         settings |= {"eval_steps": config.training.eval_steps}
     return settings
-
-
-# --- Predict the memory and disk space of a training from its configuration
 
 
 TYPICAL_LENGTH = 28  # word pieces of a sentence, used until a corpus has been measured
@@ -142,9 +140,6 @@ def disk_bytes(num_params: int, keep_checkpoints: int, state: float = 2) -> floa
     `ablations forget --checkpoints` removes the checkpoints.
     """
     return float(num_params * WEIGHT_BYTES * (1 + (1 + state) * keep_checkpoints))
-
-
-# --- The sizes of vocabularies that depend on the text, before the corpus is prepared
 
 
 _known: dict[str, tuple[int, int]] = {}  # cache of this process: digest → sizes

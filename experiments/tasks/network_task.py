@@ -25,6 +25,7 @@ from experiments.store.retention import Keep, keeps_of
 from experiments.tasks import compiling
 from experiments.tasks.base import Progress, Task
 from experiments.tasks.compiling import COMPILE
+from experiments.tasks.device_ability import Ability, ability
 from experiments.tasks.network import (
     OF_WEIGHTS,
     TYPICAL_LENGTH,
@@ -36,7 +37,6 @@ from experiments.tasks.network import (
     sizes_by_text,
     state_numbers,
 )
-from experiments.tasks.preflight import Ability, ability
 from experiments.training import kept_checkpoints
 from experiments.training.warm_start import why_no_branch
 from model import cost as count
@@ -128,7 +128,7 @@ class NetworkTask(Task):
 
     def reading(self) -> "CorpusReader":
         """Return the reader of the encoded corpus for training. The default reads pairs of lines."""
-        from experiments.tasks.train_network import PAIRS
+        from experiments.tasks.pair_batches import PAIRS
 
         return PAIRS
 

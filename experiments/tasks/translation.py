@@ -109,7 +109,7 @@ class SequenceTask(NetworkTask):
         self, config: RunConfig, evaluation: EvaluationSpec, weights: Path, folder: Path, context: AttemptContext
     ) -> dict[str, Any]:
         """Score the outputs in `outputs_file`. No weights are read."""
-        from experiments.evaluation.trained import load_tokenizers
+        from experiments.evaluation.load_network import load_tokenizers
 
         text = self.evaluated(config, evaluation, context)
         outputs = written_lines(folder / self.outputs_file)
@@ -117,9 +117,6 @@ class SequenceTask(NetworkTask):
         scores = self.score_outputs(config, evaluation, text, outputs, labels, folder)
         np.save(folder / self.statistics_file, scores.statistics, allow_pickle=False)
         return {"metrics": scores.metrics, "signature": scores.signatures}
-
-
-# --- The task `translation` and its columns
 
 
 PERPLEXITY = Column(

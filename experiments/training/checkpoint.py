@@ -8,27 +8,21 @@ under a temporary name, fsynced and renamed. meta.json records the size and hash
 or removed, but never modified, so a new attempt can use hard links to the checkpoints of an earlier attempt.
 """
 
-import hashlib
-import json
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import safetensors.torch
 import torch
-from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from experiments.device import Device
 from experiments.errors import Damaged, UserError, explain_os_errors
 from experiments.identity import ParentRun
 from experiments.store.checksummed import check_file, describe_file, write_json
 from experiments.store.durable import link, whole_folder, write_bytes
 from experiments.store.retention import Keep
 from experiments.training.kept_checkpoints import OPTIMIZER, all_of, gap, meta_of, same_training, step_of
+from experiments.training.tensor_files import read_tensors, write_tensors
 
 FORMAT = 1
 _MODEL = "model.safetensors"
@@ -181,96 +175,6 @@ def _write(path: Path, files: Mapping[str, Mapping[str, Tensor]], meta: Mapping[
     with explain_os_errors(f"save {path}"), whole_folder(path, replace=True) as folder:
         described = {name: write_tensors(folder / name, tensors) for name, tensors in files.items()}
         write_json(folder / "meta.json", {"format": FORMAT, **meta, "files": described})
-
-
-# --- Write checkpoints in a thread: a step waits only for a copy in memory, not for the disk
-
-
-class Saver:
-    """A thread that writes one checkpoint at a time. The next method call raises the errors of a save."""
-
-    def __init__(self, device: Device) -> None:
-        self._device = device
-        self._thread = ThreadPoolExecutor(1, "checkpoint")
-        self._saving: Future[None] | None = None
-        self._copies: dict[str, Tensor] = {}  # reused, because allocating takes longer than copying
-
-    def start(self, tensors: Mapping[str, Tensor], write: Callable[[Mapping[str, Tensor]], None]) -> None:
-        """Copy `tensors` now, and let `write` save the copies. Waits for the previous save."""
-        self.wait()
-        self._saving = self._thread.submit(write, self._copy(tensors))
-
-    def check(self) -> None:
-        """Raise the error of a save that has ended, without waiting."""
-        if self._saving is not None and self._saving.done():
-            self.wait()
-
-    def wait(self) -> None:
-        """Wait until the last save is on disk, and raise its error."""
-        if self._saving is not None:
-            saving, self._saving = self._saving, None
-            saving.result()
-
-    def close(self) -> None:
-        """Wait for the last save and end the thread, without raising errors."""
-        self._thread.shutdown()
-
-    def _copy(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        for name, tensor in tensors.items():
-            if name not in self._copies:
-                self._copies[name] = torch.empty_like(tensor, device="cpu", pin_memory=tensor.is_cuda)
-            self._copies[name].copy_(tensor, non_blocking=True)
-        self._device.synchronize()
-        return {name: self._copies[name] for name in tensors}
-
-
-# --- Named tensors in one file in the safetensors format, which cannot execute code
-# This module writes the format itself: a length, a JSON header and the bytes. So the file is hashed while it is
-# written, the memory needs no second copy of the weights, and a full disk raises an OSError with its errno.
-
-
-_NAMES = {torch.float32: "F32", torch.float64: "F64", torch.int64: "I64", torch.bool: "BOOL"}
-_BLOCK = 2**24  # bytes
-
-
-def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, int | str]:
-    """Write tensors to a file and return its {"bytes", "sha256"}. Raises OSError."""
-    header = _header(tensors)
-    digest = hashlib.sha256()
-    with path.open("wb") as file:
-        for data in chain([memoryview(header)], map(_bytes, tensors.values())):
-            for start in range(0, len(data), _BLOCK):
-                file.write(data[start : start + _BLOCK])
-                digest.update(data[start : start + _BLOCK])
-        return {"bytes": file.tell(), "sha256": digest.hexdigest()}
-
-
-def read_tensors(path: Path, written: Mapping[str, object]) -> dict[str, Tensor]:
-    """Read a file that `write_tensors` wrote. Raises Damaged if its size or hash differs from `written`."""
-    check_file(path, written)
-    try:
-        return safetensors.torch.load_file(path)
-    except (SafetensorError, OSError) as error:
-        raise Damaged(f"{path.name} cannot be read: {error}") from error
-
-
-def _bytes(tensor: Tensor) -> memoryview:
-    array = tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()
-    return memoryview(array)  # type: ignore[arg-type]
-
-
-def _header(tensors: Mapping[str, Tensor]) -> bytes:
-    entries, offset = {}, 0
-    for name, tensor in tensors.items():
-        end = offset + tensor.numel() * tensor.element_size()
-        entries[name] = {"dtype": _NAMES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [offset, end]}
-        offset = end
-    header = json.dumps(entries, separators=(",", ":")).encode()
-    header += b" " * (-len(header) % 8)  # align the tensors
-    return len(header).to_bytes(8, "little") + header
-
-
-# --- The initial state of a branch (warm_start.py finds the checkpoint)
 
 
 class Start(NamedTuple):

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from experiments.data.batching import Batch
+from experiments.data.collate import Batch
 from experiments.data.encoding.tokenizer import PAD_ID
 from experiments.device import Device
 from experiments.errors import Diverged
@@ -90,7 +90,6 @@ class Curve:
         self.restart_clock()
 
 
-# --- Statistics before the first and the last update: entropy of the attention, size and reach of the gradient
 # The paper suspects that products of queries and keys, whose variance grows with d_k, push the softmax "into regions
 # where it has extremely small gradients" (section 3.2.1, footnote 4).
 # Shapes: B sentences, S source, T target or queries, H heads, M memory.

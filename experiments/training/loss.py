@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from experiments.config.training import TrainingConfig
-from experiments.data.batching import Batch
+from experiments.data.collate import Batch
 from experiments.data.encoding.tokenizer import PAD_ID
 from experiments.device import Device
 from experiments.training.reinforcement import expected_gleu_loss
@@ -200,9 +200,6 @@ def logsumexp_of(z_CW: Tensor, p_CW: Tensor, exact: torch.dtype) -> Tensor:
     return largest_C.to(exact) - p_CW.gather(1, at_C[:, None])[:, 0].to(exact).log()
 
 
-# --- Alternatives to the full softmax, for training
-
-
 def softmax_loss(
     model: Network, hidden_ND: Tensor, target_N: Tensor, smoothing: float, real_N: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
@@ -266,9 +263,6 @@ def _smoothed(log_prob_NC: Tensor, target_N: Tensor, smoothing: float) -> tuple[
     right_N = log_prob_NC.gather(1, target_N[:, None])[:, 0]
     others_N = (log_prob_NC.sum(1) - right_N) / max(1, log_prob_NC.shape[1] - 1)
     return -((1 - smoothing) * right_N + smoothing * others_N).sum(), -right_N.sum().detach()
-
-
-# --- The training objective as a module
 
 
 class Objective(nn.Module):

@@ -13,8 +13,6 @@ from torch.optim import Optimizer
 from experiments.config.training import OptimizerName, TrainingConfig, momentum, nesterov
 from model.protocol import Network
 
-# --- Lion, which torch does not have
-
 
 class Lion(Optimizer):
     """The optimizer Lion (Chen 2023, arXiv 2302.06675, algorithm 2).
@@ -51,9 +49,6 @@ class Lion(Optimizer):
         torch._foreach_add_(updated, directions, alpha=-rate)
         torch._foreach_mul_(moments, beta2)
         torch._foreach_add_(moments, gradients, alpha=1 - beta2)
-
-
-# --- All optimizers
 
 
 def make_optimizers(model: Network, settings: TrainingConfig) -> dict[str, Optimizer]:

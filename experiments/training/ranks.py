@@ -71,7 +71,6 @@ class Group:
         return [float(value) for value in sent.tolist()]
 
 
-# --- Start the ranks of a run
 # Rank 0 is the child process of the run. It starts the other ranks and ends with them. All ranks run on one machine.
 # They exchange counts, gradients and decisions, but never code.
 

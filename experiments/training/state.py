@@ -14,13 +14,13 @@ from torch import Tensor
 from experiments.attempt_context import AttemptContext
 from experiments.config.network_change import changes_of
 from experiments.config.run_config import RunConfig
-from experiments.data.batching import Batch
+from experiments.data.collate import Batch
 from experiments.device import Device, GraphRecorder, mix
 from experiments.errors import Diverged
 from experiments.identity import lineage
 from experiments.store.retention import AT, BEST, SPACED, keeps_of, union
 from experiments.training import checkpoint, kept_checkpoints
-from experiments.training.checkpoint import Saver, Start
+from experiments.training.checkpoint import Start
 from experiments.training.compiled_layers import compile_layers, eagerly
 from experiments.training.curve import Curve, init_stats
 from experiments.training.graphs import Graphs, Inputs, unusable
@@ -35,6 +35,7 @@ from experiments.training.optimizers import (
     updated_by,
 )
 from experiments.training.ranks import Group
+from experiments.training.saver import Saver
 from experiments.training.schedules import Plateau
 from experiments.training.warm_start import digest_of
 from model.layers.attention.kernels import BEST_KERNEL

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from experiments.data.batching import Batch
+from experiments.data.collate import Batch
 from experiments.data.prefetch import prefetch
 from experiments.device import naming_nondeterminism, naming_out_of_memory
 from experiments.errors import Preempted

@@ -57,7 +57,6 @@ def _there(store: Store, parent_run: ParentRun) -> Iterator[tuple[Path, str]]:
             yield path, str(meta.get("code"))
 
 
-# --- Settings in which a branch may differ from its parent run: those that act step by step
 # A branch takes over the parent run's weights, the state of its optimizer and its number of steps. All later steps are
 # computed from the settings of the branch, as in a resumed training. So the network and its vocabulary must be equal.
 # The learning rates up to the branch must be equal, too. A schedule is a function of the step, so the settings of the

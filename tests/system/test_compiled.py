@@ -8,7 +8,7 @@ import pytest
 
 from experiments.attempt_context import AttemptContext
 from experiments.config.run_config import RunConfig
-from experiments.data.batching import MOST_SHAPES
+from experiments.data.shapes import MOST_SHAPES
 from experiments.device_spec import DeviceSpec
 from experiments.run_spec import RunSpec
 from experiments.store.layout import Store

@@ -16,7 +16,7 @@ import torch
 
 from experiments.config.run_config import RunConfig
 from experiments.config.training import TrainingConfig
-from experiments.data.batching import Batch
+from experiments.data.collate import Batch
 from experiments.device import Device, mix, seed_everything
 from experiments.device_spec import DeviceSpec
 from experiments.events.event_log import EventWriter, read_events

@@ -21,7 +21,7 @@ from experiments.data.encoding.tokenizer import BOS_ID, EOS_ID, Tokenizer
 from experiments.device import Device
 from experiments.device_spec import DeviceSpec
 from experiments.evaluation.likelihood import evaluating
-from experiments.evaluation.trained import load_model, load_tokenizers, spacing
+from experiments.evaluation.load_network import load_model, load_tokenizers, spacing
 from model.layers.attention.watching import watching
 from model.network import build_model
 from model.protocol import Network

@@ -16,7 +16,7 @@ from experiments.device import Device
 from experiments.device_spec import DeviceSpec
 from experiments.evaluation.export import exported_config
 from experiments.evaluation.likelihood import evaluating
-from experiments.evaluation.trained import load_chosen, load_tokenizers
+from experiments.evaluation.load_network import load_chosen, load_tokenizers
 from model.protocol import Network, SearchState
 
 

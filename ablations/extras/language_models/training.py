@@ -15,7 +15,7 @@ from ablations.extras.language_models.scoring import stream_nll
 from ablations.extras.language_models.windows import WindowPlan, collate_windows
 from experiments.attempt_context import AttemptContext
 from experiments.config.run_config import RunConfig
-from experiments.data.batching import Batch
+from experiments.data.collate import Batch
 from experiments.data.encoding.encoded import EncodedCorpus
 from experiments.data.encoding.sides import Sides
 from experiments.device import Device

@@ -6,7 +6,7 @@ The plan uses only raw bits of PCG64 and stable sorts, so every version of numpy
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.data.batching import Batch
+from experiments.data.collate import Batch
 from experiments.data.encoding.sides import Places, Side
 from experiments.data.encoding.tokenizer import PAD_ID
 from experiments.errors import UserError

@@ -19,7 +19,7 @@ from torch import Tensor
 from ablations.extras.module_rows.client.modules.inspection import Inspected, Operations, inspect
 from ablations.extras.module_rows.own_networks import change_network
 from experiments.client.ablations_task.values import Channel
-from experiments.data.batching import Batch
+from experiments.data.collate import Batch
 from experiments.errors import UserError
 from model.config import ModelConfig
 from model.cost import TRAINING

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from ablations.extras.module_rows.client.modules.ablate import ablate
 from ablations.extras.module_rows.client.modules.stands import Stand
-from experiments.data.batching import Batch
+from experiments.data.collate import Batch
 from experiments.data.encoding.tokenizer import PAD_ID
 from experiments.errors import UserError
 from model.layers.contract import CacheShape, Inputs, State, Sublayer

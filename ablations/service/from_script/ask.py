@@ -21,7 +21,7 @@ from typing import Any
 from ablations.service.from_script.option import Option
 from experiments.command_words import PLACEHOLDER
 from experiments.errors import UserError
-from experiments.tasks.own.shell import expanded
+from experiments.tasks.own.placeholders import expanded
 
 ASK_S = 60.0
 _CHILD = Path(__file__).with_name("ask_child.py")

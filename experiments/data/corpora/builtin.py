@@ -103,7 +103,6 @@ def _held_out(version: int) -> dict[str, tuple[Pair, ...]]:
     return {"dev": tuple(pairs[: SPLITS["dev"]]), "test": tuple(pairs[SPLITS["dev"] :])}
 
 
-# --- Random sentences: statements, questions, subordinate clauses, reported speech
 # The antecedent of a pronoun is never ambiguous. It is the subject or the direct object of the preceding clause, and
 # always the subject if both would have the same English pronoun.
 
@@ -198,9 +197,6 @@ def _contrast(dice: Dice) -> Words:
 _SENTENCES = (  # kinds of sentences, repeated by frequency
     (_statement,) * 12 + (_complex,) * 5 + (_report,) * 3 + (_question,) * 2 + (_when,) + (_contrast,)
 )
-
-
-# --- Random clauses with tense, objects, place and time, and relative clauses inside noun phrases
 
 
 Tense = str | tuple[str, str, str]
@@ -313,9 +309,6 @@ def _time(dice: Dice, tense: Tense) -> Words:
     if dice.chance(35):
         return dice.pick(_DAYS)
     return dice.pick(lexicon.TIMES[tense if isinstance(tense, str) else "future"])
-
-
-# --- Random noun phrases without clauses
 
 
 NOUN_LETTERS = ("h", "a", "t", "p", "pt")  # noun classes that this module uses in addition to those of the verbs

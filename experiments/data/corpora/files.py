@@ -186,9 +186,6 @@ class Fingerprints:
                 write_json(self._path, self._known)
 
 
-# --- Files of lines that this program writes: the text of evaluated sets, and outputs
-
-
 def write_lines(path: Path, lines: Iterable[str]) -> None:
     """Write lines in the given order. A line feed within a line is written as a space."""
     with path.open("w", encoding="utf-8", newline="\n") as file:

@@ -79,9 +79,6 @@ INTO: dict[str, str] = _READ["into"]
 FORMS: dict[str, dict[str, tuple[str, str, str, str]]] = _tuples(_READ["forms"])  # German forms by gender and case
 
 
-# --- Random numbers for the grammars: integer arithmetic on Mersenne Twister bits, equal on every Python and platform
-
-
 T = TypeVar("T")
 
 

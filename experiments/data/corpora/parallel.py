@@ -111,7 +111,6 @@ def _checked(pair: FilePair, fingerprints: Fingerprints) -> tuple[str, str, int]
     return source.sha256, target.sha256, source.lines
 
 
-# --- A folder of parallel files: find its languages and its train, dev and test files
 #     train.<lang>   dev.<lang> (or val, valid)   test*.<lang>          each plain or .gz, one sentence per line
 # `data.train`, `data.dev` and `data.test` set other names: "newstest2013" means newstest2013.en.gz and
 # newstest2013.de.gz. Several files for train or dev are joined. Each name in `data.test` is a separate test set.

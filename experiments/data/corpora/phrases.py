@@ -166,7 +166,6 @@ def relative_pronoun(antecedent: Phrase) -> Phrase:
     return antecedent._replace(en=en, en_object=en, de=FORMS["relative"][antecedent.gender], is_pronoun=True)
 
 
-# --- Clauses: agreement, tenses, do-support, verb-second and verb-final order, separable verbs
 # A Clause has the parts of a clause in both languages. Its methods join them in the required order. In German, the
 # finite verb is in the second position of a main clause and at the end of a subordinate clause. A participle,
 # infinitive or separated prefix ends the main clause.

@@ -113,9 +113,6 @@ def keep_metrics(folder: Path, metrics: Mapping[str, Mapping[str, float]]) -> No
     write_json(folder / "metrics.json", metrics)
 
 
-# --- Select the metrics of a user's trainer that are recorded for a set and for a step
-
-
 Metrics = dict[str, dict[str, float]]
 MOST, MOST_OF_A_POINT = 10_000, 1_000  # metrics recorded per set and per step; MLflow would take minutes for more
 SHOWN = 1_000  # maximum length of the list of metrics in a message

@@ -19,7 +19,7 @@ from experiments.store.layout import LOG
 from experiments.store.results import RESULT_FILE, EvaluationResult, Output, TrainingResult
 from experiments.tasks.own.context import FINAL, of_set
 from experiments.tasks.own.patterns import LAST_LINES, Readings, check_pattern
-from experiments.tasks.own.shell import CHUNK, Printed
+from experiments.tasks.own.trainer_output import CHUNK, Printed
 
 READINGS = "readings.json"
 Pattern = tuple[str, ...]  # (set, metric, regular expression, `take`), and `number` if the metric has it

@@ -67,9 +67,6 @@ def imported(context: AttemptContext) -> dict[str, Any]:
     return {"versions": {name: ", ".join(several) for name, several in found.items()}}
 
 
-# --- Watch the imports of a run's Python processes (experiments/client/watch)
-
-
 def environment() -> dict[str, str]:
     """Return the environment variables of a trainer's process.
 
@@ -146,9 +143,6 @@ def _report(file: Path) -> list[str] | None:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
             return None
         return os.fsdecode(stream.read()).splitlines()
-
-
-# --- Runs with a tree
 
 
 @contextlib.contextmanager

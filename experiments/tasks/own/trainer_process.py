@@ -8,26 +8,23 @@ is copied to standard error of this process, which in a child goes to the log.
 import contextlib
 import json
 import os
-import select
 import subprocess
-import sys
 import threading
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from experiments.attempt_context import AttemptContext
-from experiments.client import ablations_task
 from experiments.client.ablations_task.changes import CHANGES
 from experiments.client.ablations_task.values import Channel
 from experiments.config.network_change import installed_changes
 from experiments.errors import DeviceFailed, DiskFull, Diverged, OutOfMemory, Preempted, TrainerFailed, UserError
-from experiments.processes.keeper import KeeperProcess, kept
+from experiments.processes.keeper import KeeperProcess
 from experiments.store.layout import LOG
 from experiments.tasks.own.context import new_checkpoint, report
+from experiments.tasks.own.interpreter import CLIENT, first_lines, interpreter, refuse_silent
 from experiments.tasks.own.run_code import HOME, environment
-from experiments.tasks.own.shell import Log, copy
+from experiments.tasks.own.trainer_output import Log, copy
 
 STOP_EVERY_S = 0.2  # seconds between checks for a request to stop
 READ_S = 10.0  # maximum time for reading the rest of the output after the process has ended
@@ -232,72 +229,3 @@ def _error(failed: Mapping[str, Any]) -> Exception:
     if kind in of_device:
         return of_device[kind]((message or failed["type"]).splitlines()[0])
     return TrainerFailed(text, failed["traceback"], reason=message if failed["is_value"] else "")
-
-
-# --- The interpreter of a trainer, which is this program's interpreter unless the study sets `python`
-
-
-CLIENT = Path(ablations_task.__file__).with_name("__main__.py")
-OLDEST = (3, 8)
-ANSWER_S = 60.0  # time limit for the first line; an interpreter on a network disk may start slowly
-_LONGEST = 1 << 16  # maximum number of bytes that an interpreter may print when it starts
-
-
-def interpreter(python: str, folder: Path | None) -> Path:
-    """Return the interpreter that runs a trainer.
-
-    Symbolic links are not resolved. The link in a virtual environment leads to an interpreter that does not have the
-    packages of the environment.
-
-    python: the interpreter, as the study names it; "" for the interpreter of this program.
-    folder: the study's folder, to which `python` is relative.
-
-    Raises UserError if the file is missing or cannot be executed.
-    """
-    if not python:
-        return Path(sys.executable)
-    path = (folder or Path.cwd()) / os.path.expanduser(python)  # noqa: PTH111 - os.path accepts any text
-    if not os.path.exists(path):  # noqa: PTH110
-        raise UserError(_cannot(python, path, "does not exist"))
-    if not path.is_file() or not os.access(path, os.X_OK):
-        raise UserError(_cannot(python, path, "is not a file that can be executed"))
-    return path
-
-
-def first_lines(source: int, python: str, path: Path) -> Iterator[bytes]:
-    """Yield the first lines that an interpreter prints, until it ends or has printed 64 KiB.
-
-    Raises UserError if the interpreter has not ended after ANSWER_S seconds and prints nothing more.
-    """
-    rest, count, until = b"", 0, time.monotonic() + ANSWER_S
-    while count < _LONGEST:
-        if not select.select([source], [], [], max(0.0, until - time.monotonic()))[0]:
-            raise UserError(_cannot(python, path, f"has not answered within {ANSWER_S:g} s"))
-        more = os.read(source, _LONGEST)
-        *lines, rest = (rest + more).split(b"\n")
-        yield from lines
-        if not more:
-            return
-        count += len(more)
-
-
-def refuse_silent(python: str, path: Path, code: int | None) -> None:
-    """Raise UserError with the reason why an interpreter cannot run a trainer. code: its exit code."""
-    ask = [str(path), "-c", "import sys; print('version=%d.%d' % sys.version_info[:2])"]
-    with kept(ask, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as asked:
-        assert asked.process.stdout is not None
-        lines = first_lines(asked.process.stdout.fileno(), python, path)
-        answer = next((line for line in lines if line.startswith(b"version=")), b"").decode().removeprefix("version=")
-    if not answer:
-        raise UserError(_cannot(python, path, "is not a Python interpreter"))
-    if tuple(map(int, answer.split("."))) < OLDEST:
-        raise UserError(_cannot(python, path, f"is Python {answer}"))
-    raise UserError(_cannot(python, path, f"ended with exit code {code} before it ran anything"))
-
-
-def _cannot(python: str, path: Path, why: str) -> str:
-    where = f'python = "{python}": {path}' if python else str(path)
-    return (
-        f"{where} {why}. Name an interpreter of Python {OLDEST[0]}.{OLDEST[1]} or newer, relative to the study's "
-        'folder or absolute, such as python = "../myproject/.venv/bin/python".'
-    )

@@ -14,7 +14,8 @@ from experiments.dotted import flatten, nested
 from experiments.errors import UserError
 from experiments.run_spec import TrainerSpec
 from experiments.tasks.load import load_task
-from experiments.tasks.own.command import script_of, write_yaml
+from experiments.tasks.own.command import write_yaml
+from experiments.tasks.own.command_files import script_of
 from experiments.tasks.own.patterns import Readings
 
 ARGPARSE = """

@@ -20,7 +20,7 @@ from ablations.service.selected import task_of_study
 from ablations.study.study import Study, load_study
 from experiments.dotted import flatten
 from experiments.errors import UserError
-from experiments.tasks.own.shell import expanded
+from experiments.tasks.own.placeholders import expanded
 
 
 class Case(NamedTuple):

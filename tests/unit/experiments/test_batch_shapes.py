@@ -5,7 +5,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from experiments.data.batching import MOST_SHAPES, BatchPlan, Indices, Shapes, _seen, deal, split
+from experiments.data.batching import BatchPlan, Indices, deal, split
+from experiments.data.shapes import MOST_SHAPES, Shapes, _seen
 
 
 def lengths(pairs: int = 20000) -> tuple[np.ndarray, np.ndarray]:

@@ -15,7 +15,7 @@ from benchmarks.gpu.decoding import chains, refuse_idle
 from benchmarks.gpu.turns import Turn, close, interleave, rates
 from benchmarks.measured import NothingMeasuredError, exit_code, median, positive
 from benchmarks.real_batches import BUILTIN_PIECES, real_jobs
-from experiments.data.batching import Batch
+from experiments.data.collate import Batch
 from experiments.device import Device
 from experiments.evaluation.beam import Hypothesis, SearchSettings
 from experiments.store.layout import Store

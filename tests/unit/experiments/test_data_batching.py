@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.data.batching import Batch, BatchPlan, collate, deal, split
+from experiments.data.batching import BatchPlan, deal, split
+from experiments.data.collate import Batch, collate
 from experiments.data.encoding import sides as mapped
 from experiments.data.encoding.sides import Side, Sides, SideWriter, piece_dtype
 from experiments.data.encoding.tokenizer import BOS_ID, EOS_ID, PAD_ID

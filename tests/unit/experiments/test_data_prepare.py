@@ -12,9 +12,11 @@ import pytest
 from experiments.config.data import DataConfig
 from experiments.data.corpora.corpus import SIDES
 from experiments.data.corpora.parallel import ParallelCorpus, resolve
+from experiments.data.encoding import encode_rows
 from experiments.data.encoding import prepare as prepare_module
+from experiments.data.encoding.encode_rows import Encoder
 from experiments.data.encoding.encoded import EncodedCorpus, encoded_digest, open_encoded
-from experiments.data.encoding.prepare import Encoder, prepare, seen_in_train
+from experiments.data.encoding.prepare import prepare, seen_in_train
 from experiments.data.encoding.sides import Side, SideWriter, piece_dtype
 from experiments.data.encoding.tokenizer import EOS_ID, UNK_ID, Tokenizer
 from experiments.errors import Damaged, UserError
@@ -86,7 +88,7 @@ def test_what_is_dropped_is_counted(folder: Path, tmp_path: Path) -> None:
 def test_a_side_that_is_no_sentence_is_counted_as_too_long_without_being_encoded(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prepare_module, "LONGEST_LINE", 1000)
+    monkeypatch.setattr(encode_rows, "LONGEST_LINE", 1000)
     shown: list[int] = []
     batch = Tokenizer.encode_batch
     monkeypatch.setattr(
@@ -307,7 +309,8 @@ def test_a_full_disk_is_explained(folder: Path, tmp_path: Path, monkeypatch: pyt
 
 
 def test_progress_counts_every_pair(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prepare_module, "CHUNK", 4)
+    for module in (prepare_module, encode_rows):
+        monkeypatch.setattr(module, "CHUNK", 4)
     calls: list[tuple[str, int, int]] = []
     made(data(folder), tmp_path / "corpora", progress=lambda *call: calls.append(call))
     assert [call for call in calls if call[0] == "encoding"] == [("encoding", 4, 6), ("encoding", 6, 6)]

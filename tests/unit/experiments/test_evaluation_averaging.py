@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from experiments.evaluation import trained as averaging
-from experiments.evaluation.trained import average_weights, kept_average
+from experiments.evaluation import load_network
+from experiments.evaluation.load_network import average_weights, kept_average
 from experiments.training.checkpoint import save
 
 
@@ -35,7 +35,7 @@ def test_an_average_is_made_once_and_read_again(tmp_path: Path, monkeypatch: pyt
         save(tmp_path, step, {"w": torch.full((2,), float(step))}, {}, {})
     first = kept_average(tmp_path, 2, 2)
     assert torch.equal(first["w"], torch.full((2,), 5.0))
-    monkeypatch.setattr(averaging, "average_weights", lambda _: pytest.fail("averaged again"))
+    monkeypatch.setattr(load_network, "average_weights", lambda _: pytest.fail("averaged again"))
     assert torch.equal(kept_average(tmp_path, 2, 2)["w"], first["w"])
     monkeypatch.undo()
     assert torch.equal(kept_average(tmp_path, 3, 2)["w"], torch.full((2,), 4.0))

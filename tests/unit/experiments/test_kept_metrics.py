@@ -7,7 +7,7 @@ from experiments.events.history import History
 from experiments.store.checksummed import write_json
 from experiments.store.layout import Store
 from experiments.store.results import EvaluationResult, Output, TrainingResult
-from experiments.tasks.own import shell
+from experiments.tasks.own import trainer_output
 from experiments.tasks.own.kept import keep_readings, outdated, read_kept
 from experiments.tasks.own.patterns import Readings
 
@@ -131,8 +131,8 @@ def test_a_metric_that_the_study_prints_no_more_stays_in_the_record(weights):
 
 def test_a_log_gets_whole_lines_of_each_stream(monkeypatch):
     written = []
-    monkeypatch.setattr(shell.os, "write", lambda to, data: (written.append((to, bytes(data))), len(data))[1])
-    log = shell.Log()
+    monkeypatch.setattr(trainer_output.os, "write", lambda to, data: (written.append((to, bytes(data))), len(data))[1])
+    log = trainer_output.Log()
     log.write(b"test acc 0.", 1)
     log.write(b" 10%\r 20", 2)
     log.write(b"93\nnext", 1)

@@ -23,7 +23,7 @@ from experiments.store.layout import Store
 from experiments.store.results import TrainingResult
 from experiments.store.spec import AttemptSpec
 from experiments.tasks.load import load_task, validated
-from experiments.tasks.own.function import config_type_of
+from experiments.tasks.own.settings_type import config_type_of
 from experiments.tasks.translation import Translation
 from model.extensions import ExtensionError
 

@@ -20,7 +20,8 @@ from experiments.store.spec import AttemptSpec
 from experiments.tasks.load import load_task
 from experiments.tasks.own.context import report
 from experiments.tasks.own.patterns import Readings
-from experiments.tasks.own.shell import run_command, written
+from experiments.tasks.own.shell import run_command
+from experiments.tasks.own.trainer_output import written
 
 RESERVED = ["t", "kind", "self", "format", "crc", "metrics", "path", "pid"]
 

@@ -197,7 +197,7 @@ def test_another_interpreter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     }.items():
         link.write_text(f"#!/bin/sh\n{program}\n")
         if program.startswith("sleep"):
-            monkeypatch.setattr("experiments.tasks.own.trainer_process.ANSWER_S", 0.2)
+            monkeypatch.setattr("experiments.tasks.own.interpreter.ANSWER_S", 0.2)
         with pytest.raises(UserError, match=why):
             load_task("trainer:TASK", str(tmp_path / "study"), "../env/./python")
     monkeypatch.undo()

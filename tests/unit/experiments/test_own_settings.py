@@ -22,10 +22,11 @@ from experiments.identity import lineage, run_identity
 from experiments.run_spec import RunSpec, TrainerSpec
 from experiments.store.spec import AttemptSpec
 from experiments.tasks.load import load_task
-from experiments.tasks.own import function as own_settings
+from experiments.tasks.own import settings_type
 from experiments.tasks.own.context import new_checkpoint, of_set, open_folder, recorded
 from experiments.tasks.own.function import column
-from experiments.tasks.own.shell import Printed, expanded, filled, refuse_quoted, written
+from experiments.tasks.own.placeholders import expanded, filled, refuse_quoted
+from experiments.tasks.own.trainer_output import Printed, written
 
 
 @dataclass
@@ -60,11 +61,11 @@ class Model(BaseModel):
 
 def config_type_of(settings, roles=None):
     """The configuration of settings, described and checked in this process."""
-    return own_settings.config_type_of(described(settings), lambda values: made(settings, values) and None, roles)
+    return settings_type.config_type_of(described(settings), lambda values: made(settings, values) and None, roles)
 
 
 def restore(config, settings):
-    return made(settings, own_settings.settings_of(config))
+    return made(settings, settings_type.settings_of(config))
 
 
 @pytest.mark.parametrize("value", [float("inf"), float("nan"), 10**30, "a\ud800", (1, 10**30)])

@@ -14,7 +14,7 @@ from experiments.store.run_names import run_name
 from experiments.tasks.load import load_task
 from experiments.tasks.own.context import recorded
 from experiments.tasks.own.patterns import Readings, check_number, check_pattern
-from experiments.tasks.own.shell import Printed
+from experiments.tasks.own.trainer_output import Printed
 
 ACC = r"test_acc ([\d.]+)"
 

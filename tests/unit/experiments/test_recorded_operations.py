@@ -8,7 +8,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from experiments.config.run_config import RunConfig
 from experiments.config.training import TrainingConfig
-from experiments.data.batching import Batch
+from experiments.data.collate import Batch
 from experiments.tasks.train_network import _trained_on
 from model import cost
 from model.config import ModelConfig

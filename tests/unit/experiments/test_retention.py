@@ -8,7 +8,7 @@ import torch
 from experiments.config.evaluation import EvaluationConfig
 from experiments.config.training import TrainingConfig
 from experiments.errors import Damaged
-from experiments.evaluation.trained import kept_average
+from experiments.evaluation.load_network import kept_average
 from experiments.store import retention as demands
 from experiments.store.checksummed import write_json
 from experiments.store.layout import Store

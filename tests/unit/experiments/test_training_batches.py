@@ -11,13 +11,15 @@ import torch
 from experiments.attempt_context import AttemptContext
 from experiments.config.run_config import RunConfig
 from experiments.config.training import TrainingConfig
-from experiments.data.batching import MOST_SHAPES, Batch
+from experiments.data.collate import Batch
+from experiments.data.shapes import MOST_SHAPES
 from experiments.device import Device
 from experiments.device_spec import DeviceSpec
 from experiments.run_spec import RunSpec
 from experiments.store.spec import AttemptSpec
-from experiments.tasks import train_network as made_of
-from experiments.tasks.train_network import Batches, to_tensors
+from experiments.tasks import pair_batches
+from experiments.tasks.pair_batches import Batches
+from experiments.tasks.train_network import to_tensors
 from experiments.tasks.translation import TASK
 from experiments.training.loss import Objective, real_places
 from model.network import build_model
@@ -84,7 +86,7 @@ def test_a_batch_that_padding_makes_a_little_too_large_is_not_cut(store: Path) -
     whole = _batches(store, "fp32", pinned=400)
     assert {len(whole(step)) for step in STEPS} == {1}
     places = [max(p.source.numel(), p.target_input.numel()) for step in STEPS for p in whole(step)]
-    assert 400 < max(places) <= 400 * made_of.LARGEST_UNCUT
+    assert 400 < max(places) <= 400 * pair_batches.LARGEST_UNCUT
     cut = _batches(store, "fp32", pinned=100)
     assert all(max(p.source.numel(), p.target_input.numel()) <= 100 for step in STEPS for p in cut(step))
 
@@ -144,7 +146,7 @@ def test_on_a_gpu_a_step_is_one_micro_batch_of_one_of_few_shapes(store: Path) ->
         labels = part.target_output.flatten()[part.real]
         assert (labels[: part.num_target_tokens] != 0).all() and (labels[part.num_target_tokens :] == 0).all()
     padding = gpu.describe()["padding"]
-    assert free.describe()["padding"] < padding <= free.describe()["padding"] + made_of.MORE_PADDING["cuda"]
+    assert free.describe()["padding"] < padding <= free.describe()["padding"] + pair_batches.MORE_PADDING["cuda"]
 
 
 @pytest.mark.usefixtures("unpinned")
@@ -153,7 +155,7 @@ def test_a_batch_is_split_only_above_the_largest_micro_batch(
     store: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     for most, split in ((400, False), (100, True)):
-        monkeypatch.setattr(made_of, "MICRO_BATCH_TOKENS", {kind: most})
+        monkeypatch.setattr(pair_batches, "MICRO_BATCH_TOKENS", {kind: most})
         found = _batches(store, "fp32", kind=kind)
         assert found.pinned["micro_batch_tokens"] == most
         assert any(len(found(step)) > 1 for step in STEPS) == split
@@ -167,8 +169,8 @@ def test_a_later_attempt_keeps_micro_batches_and_shapes_of_the_first(
     first = _batches(store, precision, kind=kind)
     expected, free = first(7), first.pinned["shapes"] == []
     assert free == (precision == "fp32")
-    monkeypatch.setattr(made_of, "MORE_PADDING", {"cpu": -1.0, "cuda": -1.0})  # new shapes would be refused
-    monkeypatch.setattr(made_of, "MICRO_BATCH_TOKENS", {"cpu": 100, "cuda": 100})
+    monkeypatch.setattr(pair_batches, "MORE_PADDING", {"cpu": -1.0, "cuda": -1.0})  # new shapes would be refused
+    monkeypatch.setattr(pair_batches, "MICRO_BATCH_TOKENS", {"cpu": 100, "cuda": 100})
     later = _batches(store, precision, kind=kind, **first.pinned)
     assert later.pinned == first.pinned and later.describe() == first.describe()
     for one, other in zip(expected, later(7), strict=True):

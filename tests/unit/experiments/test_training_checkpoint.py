@@ -13,7 +13,7 @@ from experiments.errors import Damaged, UserError
 from experiments.store.checksummed import read_json, write_json
 from experiments.store.retention import BEST, SPACED, Keep
 from experiments.training import checkpoint, kept_checkpoints
-from experiments.training.checkpoint import read_tensors, write_tensors
+from experiments.training.tensor_files import read_tensors, write_tensors
 
 META = {"lineage": "a", "code": "b", "target_tokens": 7, "keeps": [], "best_steps": {}}
 

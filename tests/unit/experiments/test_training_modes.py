@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from experiments.config.training import TrainingConfig
-from experiments.data.batching import Batch
+from experiments.data.collate import Batch
 from experiments.device import Device
 from experiments.device_spec import DeviceSpec
 from experiments.errors import Preempted, UserError

@@ -11,7 +11,7 @@ from experiments.device import Device
 from experiments.device_spec import DeviceSpec
 from experiments.errors import DiskFull
 from experiments.training import checkpoint
-from experiments.training.checkpoint import Saver
+from experiments.training.saver import Saver
 from tests.small_training import kinds, losses, pairs, run
 
 

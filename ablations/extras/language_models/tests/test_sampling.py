@@ -5,7 +5,8 @@ import torch
 
 from ablations.extras.language_models.sampler import Choice, Sampler, drawn
 from ablations.extras.language_models.task import LanguageModel
-from experiments.data.encoding.tokenizer import EOS_ID, FILE, FIRST_BYTE, SIZE, Tokenizer
+from experiments.data.encoding.tokenizer import EOS_ID, Tokenizer
+from experiments.data.encoding.utf8 import FILE, FIRST_BYTE, SIZE
 from experiments.device import Device
 from experiments.device_spec import DeviceSpec
 from model.network import build_model

@@ -14,11 +14,12 @@ from ablations.extras.language_models.corpus import LONGEST, TextData, resolve
 from ablations.extras.language_models.scoring import stream_nll
 from ablations.extras.language_models.task import TASK, LanguageConfig, LanguageModel
 from ablations.extras.language_models.windows import WindowPlan, collate_windows, cut
-from experiments.data.encoding import prepare as prepare_module
+from experiments.data.encoding import encode_rows
 from experiments.data.encoding.encoded import EncodedCorpus
 from experiments.data.encoding.prepare import prepare
 from experiments.data.encoding.sides import Side
-from experiments.data.encoding.tokenizer import EOS_ID, Tokenizer, to_bytes
+from experiments.data.encoding.tokenizer import EOS_ID, Tokenizer
+from experiments.data.encoding.utf8 import to_bytes
 from experiments.device import Device
 from experiments.device_spec import DeviceSpec
 from experiments.dotted import defaults
@@ -269,7 +270,7 @@ def test_a_set_whose_name_is_a_pattern_is_found(tmp_path: Path) -> None:
 def test_a_long_line_is_encoded_in_bounded_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     line = "ab " * LONGEST
     small, seen, batch = LONGEST + 1, [], Tokenizer.encode_batch
-    monkeypatch.setattr(prepare_module, "CHUNK_CHARACTERS", small)
+    monkeypatch.setattr(encode_rows, "CHUNK_CHARACTERS", small)
     monkeypatch.setattr(
         Tokenizer,
         "encode_batch",

@@ -12,7 +12,7 @@ from ablations.extras.module_rows.client.modules.ablate import ablate
 from ablations.extras.module_rows.client.modules.inspection import Inspected, inspect
 from ablations.extras.module_rows.client.modules.selectors import Line, select
 from ablations.extras.module_rows.own_networks import change_network
-from experiments.data.batching import Batch
+from experiments.data.collate import Batch
 from experiments.errors import UserError
 from model.config import ModelConfig
 from model.layers.spec import kinds

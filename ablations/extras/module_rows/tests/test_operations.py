@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from ablations.extras.module_rows.operations import TrainingChange
 from ablations.extras.module_rows.own_networks import change_network
 from experiments.config.run_config import RunConfig
-from experiments.data.batching import Batch
+from experiments.data.collate import Batch
 from experiments.tasks.train_network import _trained_on
 from model import cost
 from model.config import ModelConfig

@@ -23,7 +23,7 @@ from experiments.run_state import RunState
 from experiments.tasks import compiling
 from experiments.tasks.load import load_task
 from experiments.tasks.network import evaluation_settings
-from experiments.tasks.own.function import config_type_of
+from experiments.tasks.own.settings_type import config_type_of
 from experiments.training.warm_start import why_no_branch
 
 HEAD = """
