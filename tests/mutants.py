@@ -31,6 +31,7 @@ ROOT = Path(__file__).parents[1]
 CORE = {  # folders and files by what their faults would affect
     "numbers": (
         "model", "experiments/training", "experiments/evaluation", "experiments/data/batching.py",
+        "experiments/data/collate.py", "experiments/data/shapes.py",
         "ablations/extras/language_models/windows.py", "ablations/extras/parsing/evalb.py", "experiments/data/encoding",
         "reports/results",
     ),

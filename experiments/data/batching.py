@@ -1,4 +1,4 @@
-"""Assign sentence pairs to batches, as a pure function of (seed, step), and pad them to arrays. Imports no torch.
+"""Assign sentence pairs to batches, as a pure function of (seed, step). Imports no torch.
 
 "Sentence pairs were batched together by approximate sequence length. Each training batch contained a set of sentence
 pairs containing approximately 25000 source tokens and 25000 target tokens" (section 5.1). Here a token is a piece of

@@ -105,6 +105,8 @@ def _tokenizer(attempt: Path, name: str) -> Tokenizer:
 def kept_average(attempt: Path, count: int, every: int) -> dict[str, Tensor]:
     """Return the mean of an attempt's last `count` checkpoints, and store it in <attempt>/averages.
 
+    Section 6.1 of the paper averages the last 5 checkpoints of base and the last 20 of big.
+
     Only checkpoints at multiples of `every` and at the last step are used. Rows that differ only in their search read
     the stored average.
 

@@ -1,4 +1,4 @@
-"""Find the reasons why a run cannot be trained or scored, in its settings, corpus and devices. Imports no torch."""
+"""Find the reasons why a run cannot be trained or scored, in its settings and corpus. Imports no torch."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -26,7 +26,7 @@ from experiments.tasks.own import settings_type
 from experiments.tasks.own.context import new_checkpoint, of_set, open_folder, recorded
 from experiments.tasks.own.function import column
 from experiments.tasks.own.placeholders import expanded, filled, refuse_quoted
-from experiments.tasks.own.trainer_output import Printed, written
+from experiments.tasks.own.trainer_output import Printed, metrics_in_file
 
 
 @dataclass
@@ -215,7 +215,7 @@ def ended(lines):
 
 def test_metrics_in_a_file(tmp_path):
     (tmp_path / "m").write_text('{\n "accuracy": 1.5,\n "step": 4\n}\n')
-    assert written(tmp_path / "m") == {"accuracy": 1.5}
+    assert metrics_in_file(tmp_path / "m") == {"accuracy": 1.5}
 
 
 @pytest.mark.parametrize("lines", [[], ["done"], ["a,b", "1,2"], ['{"step": 1, "loss": 2}']])
