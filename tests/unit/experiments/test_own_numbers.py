@@ -21,7 +21,7 @@ from experiments.tasks.load import load_task
 from experiments.tasks.own.context import report
 from experiments.tasks.own.patterns import Readings
 from experiments.tasks.own.shell import run_command
-from experiments.tasks.own.trainer_output import written
+from experiments.tasks.own.trainer_output import metrics_in_file
 
 RESERVED = ["t", "kind", "self", "format", "crc", "metrics", "path", "pid"]
 
@@ -91,7 +91,7 @@ def TASK(settings, context):
 @pytest.mark.process
 @pytest.mark.parametrize("kind", ["function", "command"])
 def test_a_trainer_may_report_any_number_of_metrics_with_any_name(context, tmp_path, kind):
-    """All are kept; a record has few enough, those of the table among them. Half a character is written in ASCII."""
+    """All are kept; a record has few enough, those of the table among them. Half a character is metrics_in_file in ASCII."""
     lines = [{"step": 1, **MANY}, {"step": 2, "half \ud800": 2.0}, MANY]
     (tmp_path / "metrics").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     (tmp_path / "many.py").write_text(FUNCTION)
@@ -111,7 +111,7 @@ def test_a_file_of_metrics_that_no_trainer_means_is_refused(tmp_path):
     with (tmp_path / "metrics.out").open("wb") as file:
         file.truncate(1 << 40)
     with pytest.raises(errors.UserError, match=r"1,099,511,627,776 bytes: at most 67,108,864"):
-        written(tmp_path / "metrics.out")
+        metrics_in_file(tmp_path / "metrics.out")
 
 
 @pytest.mark.parametrize("step", [-1, LAST_STEP + 1, pytest.param(10**5000, id="5,000 digits"), "three", math.nan])
