@@ -91,7 +91,7 @@ def TASK(settings, context):
 @pytest.mark.process
 @pytest.mark.parametrize("kind", ["function", "command"])
 def test_a_trainer_may_report_any_number_of_metrics_with_any_name(context, tmp_path, kind):
-    """All are kept; a record has few enough, those of the table among them. Half a character is metrics_in_file in ASCII."""
+    """All are kept; a record has few enough, those of the table among them. Half a character is written in ASCII."""
     lines = [{"step": 1, **MANY}, {"step": 2, "half \ud800": 2.0}, MANY]
     (tmp_path / "metrics").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     (tmp_path / "many.py").write_text(FUNCTION)
