@@ -1,4 +1,4 @@
-"""Training and decoding need only torch, numpy, sentencepiece, sacrebleu, safetensors and pydantic."""
+"""Training and decoding import only torch, numpy, sentencepiece, sacrebleu, safetensors and pydantic."""
 
 import subprocess
 import sys

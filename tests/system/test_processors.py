@@ -1,4 +1,4 @@
-"""A processor with AVX2 alone: the switch of tests shows it to this program, to torch and to children."""
+"""A switch for tests makes this program, torch and children see a processor with AVX2 only."""
 
 import subprocess
 import sys
@@ -42,7 +42,7 @@ def _avx2(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_switch_takes_effect_in_torch() -> None:
-    """torch.cpu.get_capabilities() would not tell: it reads the processor."""
+    """The test does not use torch.cpu.get_capabilities(), which reads the real processor."""
     done = subprocess.run([sys.executable, "-c", ASKED], capture_output=True, text=True, env=environment(), check=True)
     assert done.stdout.split() == ["AVX2", "False", "False"]
 

@@ -18,7 +18,7 @@ from tests.slow import OF_SEEDS, mostly_slow
 
 
 def _rows() -> list[tuple[str, object]]:
-    """The miniatures' networks at width 8; those with something new come first."""
+    """Return the rows' networks at width 8. Rows with a setting that no earlier row has come first."""
     small = {"d_model": 8, "d_ff": 8, "d_k": 8, "d_v": 8}
     sets = [f"model.{name}={value}" for name, value in small.items()]
     found = {}

@@ -1,4 +1,4 @@
-"""`ablations.load`, `plan` and `run`: in a script without a guard, with the errors of scripts, and in a notebook."""
+"""Tests of `ablations.load`, `plan` and `run` in scripts without a main guard, in failing scripts and in a notebook."""
 
 import json
 import shutil
@@ -60,7 +60,7 @@ print(json.dumps({"light": light, "before": before, "torch": "torch" in sys.modu
 
 
 def script(folder: Path, text: str) -> subprocess.Popen[str]:
-    """A program started as `python script.py`, so that its main module has no guard."""
+    """Start a program as `python script.py`, whose main module has no main guard."""
     (folder / "script.py").write_text(text, encoding="utf-8")
     pipe = subprocess.PIPE
     return subprocess.Popen(
@@ -98,7 +98,10 @@ def test_the_table_has_the_cells_that_the_command_prints(walk: Path, loaded, cli
     lines = [line.split("|")[1:-1] for line in done.stdout.splitlines() if line.startswith("|")]
     cells = [[cell.strip() for cell in line] for line in lines[2:]]
     unescaped = [[c.replace("&lt;", "<").replace("&gt;", ">").replace("**", "") for c in line] for line in cells]
-    assert [len(line) for line in cells] == [len(loaded.table.columns), len(loaded.table.columns) + 1]  # "\|" is a cut
+    assert [len(line) for line in cells] == [
+        len(loaded.table.columns),
+        len(loaded.table.columns) + 1,
+    ]  # "\|" in a cell was split
     assert loaded.table.iloc[0].tolist() == unescaped[0]
     assert list(loaded.table["loss (test)"]) == ["1.00 ± 0.50", "0.50 ± 0.25"]
     assert str(loaded) == done.stdout
@@ -203,7 +206,7 @@ def test_an_interrupted_script_ends_its_runs_and_says_how_to_continue(tmp_path: 
 
 
 def test_runs_that_were_not_started_are_an_error(tmp_path: Path, cli: Cli) -> None:
-    """As the command's exit code is 1: a script must not go on with a table that has gaps."""
+    """A script must not continue with a table that has gaps, just as the command's exit code is 1."""
     study = write(tmp_path) / "walk.toml"
     walk = (tmp_path / "walk.py").read_text(encoding="utf-8").replace("lr == 8", "not pathlib.Path('go').exists()")
     (tmp_path / "walk.py").write_text(walk, encoding="utf-8")
@@ -212,7 +215,7 @@ def test_runs_that_were_not_started_are_an_error(tmp_path: Path, cli: Cli) -> No
     while not list(tmp_path.glob("runs/runs/*/attempts/*/events.jsonl")) and time.monotonic() < until:
         time.sleep(0.2)
     cli("work", "--drain", "--store", tmp_path / "runs")
-    time.sleep(1)  # the coordinator looks for requests several times a second
+    time.sleep(1)  # the coordinator checks for requests several times a second
     (tmp_path / "go").touch()
     _, errors = program.communicate(timeout=120)
     assert program.returncode == 1
@@ -241,7 +244,7 @@ def test_the_notebook_of_the_documentation_runs(tmp_path: Path, monkeypatch: pyt
 
 
 def kernel(folder: Path) -> Path:
-    """A kernel of the interpreter that runs the tests, whatever kernels the machine has."""
+    """Install a Jupyter kernel for the interpreter that runs the tests, and return the folder that contains it."""
     (folder / "kernels" / "this").mkdir(parents=True)
     spec = {"argv": [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"], "display_name": "this"}
     (folder / "kernels" / "this" / "kernel.json").write_text(json.dumps(spec), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Several processes train one run: the numbers of one process, exact resumes, reported failures."""
+"""A run trained by several processes has the numbers of one process, resumes exactly and reports failures."""
 
 import json
 import os
@@ -96,14 +96,15 @@ def test_two_processes_train_as_one(store: Store) -> None:
     assert results[0]["target_tokens"] == results[1]["target_tokens"], "the same pairs in the same steps"
     one, two = (load_weights(_folder(store, f"{n}-ranks") / "final") for n in (1, 2))
     for name, tensor in one.items():
-        if not name.endswith(("qkv.bias", "key_value.bias")):  # a key's bias moves no softmax: its gradient is noise
+        # a key's bias does not change the softmax, so its gradient is noise
+        if not name.endswith(("qkv.bias", "key_value.bias")):
             torch.testing.assert_close(two[name], tensor, rtol=1e-3, atol=1e-4)
 
 
 OTHERS = {"optimizer": "muon", "schedule": "plateau", "learning_rate": 0.5, "eval_steps": 4, "plateau_patience": 0}
 
 
-# at night with Adam, too: with it the ranks of a branch go on below, byte for byte
+# Nightly for both optimizers. The test of a branch below also uses Adam.
 @pytest.mark.nightly
 @pytest.mark.parametrize("choices", [pytest.param({}, id="adam"), pytest.param(OTHERS, id="muon")])
 def test_three_ranks_killed_and_resumed_equal_three_undisturbed(store: Store, choices: dict[str, Any]) -> None:
@@ -130,11 +131,11 @@ def test_three_ranks_killed_and_resumed_equal_three_undisturbed(store: Store, ch
 
 @pytest.mark.nightly
 def test_a_branch_by_three_ranks_equals_an_undisturbed_run(store: Store) -> None:
-    """Every rank begins with the parent run's state."""
+    """Every rank starts with the parent run's state."""
     parent_run, name = "ab" * 8, f"{0xBEA:016x}"
     short = {"training": {**SETTINGS["training"], "train_steps": 12}}
     _finished(store, parent_run, _start(store, parent_run, 3, **short))
-    _folder(store, parent_run).rename(store.attempt_folder(parent_run, 1))  # where a coordinator has it
+    _folder(store, parent_run).rename(store.attempt_folder(parent_run, 1))  # the folder in which a coordinator puts it
     whole = _finished(store, "unbranched", _start(store, "unbranched", 3))
     events = _finished(store, name, _start(store, name, 3, parent_run=ParentRun(parent_run, 12)))
     assert [e["step"] for e in events if e["kind"] == "branched"] == [12]

@@ -1,4 +1,4 @@
-"""The curve of a small `base` equals that of a plain loop over torch's own modules."""
+"""The losses of a small `base` equal those of a plain loop over torch's own modules."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ SIZES = ModelConfig(num_layers=2, d_model=32, d_ff=64, num_heads=4, d_k=8, d_v=8
 
 
 class Plain(nn.Module):
-    """Section 3 in torch's own layers: no fusion, no skipped padding, no chunks."""
+    """The Transformer of section 3 built from torch's own layers, without fusion, skipped padding or chunks."""
 
     def __init__(self, ours: Network) -> None:
         super().__init__()
@@ -57,10 +57,10 @@ def test_the_curve_of_three_hundred_steps_is_a_plain_loops(tmp_path: Path, monke
 def test_in_single_precision_the_curve_is_a_plain_loops_but_for_rounding(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A rounding that flips one unit of a ReLU moves the loss by 1e-4, and the difference then grows.
+    """A rounding error that flips one unit of a ReLU changes the loss by 1e-4, and the difference then grows.
 
-    When that happens depends on the processor: the plain loop's own curves in fp32 and fp64 are 2e-7 apart until a step
-    between 70 and 250, and 1e-2 at step 300. Means over many steps stay close.
+    The step at which this happens depends on the processor. The plain loop's losses in fp32 and fp64 differ by 2e-7
+    until a step between 70 and 250, and by 1e-2 at step 300. Means over many steps stay close.
     """
     monkeypatch.setattr(curve, "EVERY_STEPS", 1)
     ours = our_losses(SIZES, STEPS, torch.float32, tmp_path)

@@ -1,4 +1,4 @@
-"""An LSTM with attention: its curve equals that of a plain loop over torch.nn.LSTM with its weights and batches."""
+"""The losses of an LSTM with attention equal those of a plain loop over torch.nn.LSTM with the same weights."""
 
 from pathlib import Path
 
@@ -21,7 +21,10 @@ SIZES = ModelConfig(
 
 
 class Plain(nn.Module):
-    """Bahdanau et al. 2015, appendix A.1.2, over the two directions of an LSTM, between two LSTMs of the decoder."""
+    """An LSTM encoder and decoder with attention as in Bahdanau et al. 2015, appendix A.1.2.
+
+    The attention reads a bidirectional LSTM and lies between the decoder's two LSTMs.
+    """
 
     def __init__(self, ours: Network) -> None:
         super().__init__()

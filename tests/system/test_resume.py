@@ -40,8 +40,8 @@ def _batch(step: int) -> "list[Batch[torch.Tensor]]":
 
 
 def _child(steps: int, folder: Path, earlier: Sequence[Path], threads: int, settings: dict[str, Any]) -> None:
-    curve.EVERY_STEPS = 1  # every loss is told
-    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder.parent / "graphs")  # no code of another test's
+    curve.EVERY_STEPS = 1  # record every loss
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder.parent / "graphs")  # no compiled code of another test
     device = Device.open(DeviceSpec(threads=threads), "fp32", deterministic=settings.get("deterministic", False))
     seed_everything(3)
     training = TrainingConfig(train_steps=steps, warmup_steps=20, checkpoint_steps=3, **settings)
@@ -72,7 +72,7 @@ def _last_saved(folder: Path) -> int:
 
 
 def _kill(process: ForkServerProcess, folder: Path, step: int, delay: float) -> None:
-    """SIGKILL a moment after the event of the checkpoint of `step`: anywhere in a step or a save."""
+    """Kill the process shortly after the checkpoint of `step`, at any point of a training step or a save."""
     deadline = time.monotonic() + 240
     while _last_saved(folder) < step:
         assert process.is_alive(), f"the child ended by itself with {process.exitcode}"
@@ -126,7 +126,7 @@ def test_compiled_in_deterministic_mode_a_resume_is_exact(tmp_path: Path) -> Non
 
 
 def _assert_same_bits(one: Path, other: Path, steps: int) -> None:
-    """Every bit of every weight and moment."""
+    """Check that all weights and optimizer moments are bit-identical."""
     last = f"checkpoints/step-{steps:08d}"
     for name in [*(f"{last}/{file}" for file in FILES), "final/model.safetensors"]:
         assert (one / name).read_bytes() == (other / name).read_bytes(), name

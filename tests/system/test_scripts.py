@@ -1,4 +1,4 @@
-"""Scripts of others, no line of which is changed: what they print is read, each run has a folder of its own."""
+"""Unchanged scripts of other authors: the program reads their output and gives each run a separate folder."""
 
 import sys
 from pathlib import Path

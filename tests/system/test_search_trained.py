@@ -1,4 +1,4 @@
-"""The search on a trained model: equal output in every batch and order, with and without early stop and compaction."""
+"""Beam search on a trained model gives equal output for every batch size, order, early stop and compaction setting."""
 
 import random
 from dataclasses import replace
@@ -50,7 +50,7 @@ def sources(translator: Translator) -> list[list[int]]:
 
 
 def ways(sources: list[list[int]]) -> list[tuple[int, list[int], SearchSettings]]:
-    """The batch size, the order and the switches, none of which may change a result."""
+    """Return combinations of batch size, order and search switches, none of which may change a result."""
     shuffled = random.Random(1).sample(range(len(sources)), len(sources))
     return [
         (1, shuffled, SETTINGS),
@@ -63,7 +63,7 @@ def ways(sources: list[list[int]]) -> list[tuple[int, list[int], SearchSettings]
 def decode(
     translator: Translator, sources: list[list[int]], way: tuple[int, list[int], SearchSettings]
 ) -> list[list[tuple[tuple[int, ...], float]]]:
-    """Hypotheses and scores in the sources' own order."""
+    """Return hypotheses and scores in the order of the sources."""
     size, order, settings = way
     found = {}
     for at in range(0, len(order), size):
@@ -77,9 +77,9 @@ def decode(
 
 @pytest.mark.nightly
 def test_fp32_up_to_ties_of_scores_and_float64_exactly(translator: Translator, sources: list[list[int]]) -> None:
-    """In fp32 its batch may change a score's last digit: where a sentence's text differs, scores are equal."""
+    """In fp32, the batch may change a score's last digit. Where the text of a hypothesis differs, scores are tied."""
     single = [decode(translator, sources, way) for way in ways(sources)]
-    assert len({ids for hypotheses in single[0] for ids, _ in hypotheses}) > SENTENCES / 2  # it says different things
+    assert len({ids for hypotheses in single[0] for ids, _ in hypotheses}) > SENTENCES / 2  # the outputs are diverse
     ties = 0
     for other in single[1:]:
         for one, two in zip(single[0], other, strict=True):

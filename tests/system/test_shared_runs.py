@@ -1,4 +1,4 @@
-"""Two studies in one store: a shared run serves both, whichever was trained first."""
+"""A run that two studies in one store share serves both, whichever study was trained first."""
 
 import json
 import shutil
@@ -62,7 +62,7 @@ def test_a_finished_run_that_kept_too_little_is_trained_again_beside(
 
 
 def test_queued_together_a_run_is_trained_once_for_both(cli: Cli, tiny: Path, averages: Path, tmp_path: Path) -> None:
-    """In either order: checkpoints kept for the later study do not replace those that the earlier one needs."""
+    """Checkpoints that the second study needs do not replace those that the first study needs, in either order."""
     store = tmp_path / "store"
     cli("queue", averages, "--store", store)
     cli("queue", tiny, "--rows", "base", "--store", store)

@@ -1,7 +1,7 @@
-"""Scores and p-values of 16 real systems of WMT17 against the published ones.
+"""Scores and p-values of 16 real systems of WMT17 equal the published ones.
 
-The data (sacrebleu's own test data, one folder with systems/, the reference and expected-scores.tsv) is not part of the
-project: ABLATIONS_WMT17 names the folder.
+The data is not part of the project. It is sacrebleu's test data: one folder with systems/, the reference and
+expected-scores.tsv. The environment variable ABLATIONS_WMT17 names the folder.
 """
 
 import csv
@@ -56,7 +56,7 @@ def test_scores_are_the_published_ones(texts, reference, expected):
 
 
 def test_p_values_are_the_published_ones(texts, reference, expected):
-    """Moses drew its own 2,000 resamples and multeval its own 10,000 swaps, so values are equal up to chance."""
+    """Moses drew 2,000 other resamples and multeval 10,000 other swaps, so the values are equal up to chance."""
     found = counts(texts, reference, "none")
     others = [name for name in texts if name != BASE]
     rows = [found[name] for name in others]

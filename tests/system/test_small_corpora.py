@@ -1,4 +1,4 @@
-"""The smallest corpora: one sentence pair, empty lines, no text. Each trains, or is refused in a sentence."""
+"""The smallest corpora (one sentence pair, empty lines, no text) train, or are refused with a one-sentence message."""
 
 from pathlib import Path
 
@@ -23,7 +23,7 @@ def corpus(folder: Path, **files: str) -> Path:
     mostly_nightly(
         [
             ({}, "fp32"),
-            ({}, "auto"),  # bf16 where there is one: few padded shapes, fitted to one pair
+            ({}, "auto"),  # bf16 if available: few padded shapes, fitted to one pair
             (
                 {"train_en": "a small house\n\n", "train_de": "ein kleines Haus\n\n", "dev_en": "\n", "dev_de": "\n"},
                 "fp32",

@@ -1,4 +1,4 @@
-"""Before the GPU hours are spent: `run --smoke` and `noise`, with real trainings of width 8."""
+"""Tests of `run --smoke` and `noise`, which users run before a long training, with real trainings of width 8."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Versions of parts that are incremented between two runs of the program: only stale parts are made again."""
+"""If the version of a part of the program is incremented between two runs, only stale parts are computed again."""
 
 import json
 import shutil
@@ -12,7 +12,7 @@ import pytest
 from .conftest import TINY, environment
 
 ROOT = Path(__file__).parents[2]
-EDITS = {  # what is edited (file, old, new), and the version that is incremented with it
+EDITS = {  # each edit (file, old, new), and the version that is incremented with it
     "scoring": (("experiments/evaluation/scoring.py", 'BLEU(tokenize="13a")', 'BLEU(tokenize="char")'), "SCORING"),
     "search": (("experiments/evaluation/beam.py", "(5 +", "(6 +"), "DECODING"),
     "loss": (("experiments/training/loss.py", "1 - ", "1.01 - "), "TRAINING"),
@@ -20,7 +20,7 @@ EDITS = {  # what is edited (file, old, new), and the version that is incremente
 
 
 class Copy:
-    """A copy of this program to be edited, a study and a store."""
+    """A copy of this program that tests edit, with a study and a store."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.study, self.store = folder, folder / "tiny.toml", folder / "runs"
@@ -34,7 +34,7 @@ class Copy:
         file.write_text(file.read_text("utf-8").replace(old, new), "utf-8")
 
     def change(self, name: str) -> None:
-        """Edit a part, which makes nothing stale, and increment its version, which does."""
+        """Edit a part, check that this makes nothing stale, and increment the part's version."""
         edited, version = EDITS[name]
         before = [run["state"] for run in self.plan()]
         self.edit(*edited)
@@ -45,7 +45,7 @@ class Copy:
         argv = [sys.executable, "-m", "ablations.cli.main", verb, str(self.study), "--store", str(self.store), *words]
         env = {**environment(), "PYTHONPATH": str(self.folder / "code")}
         env.pop("ABLATIONS_STORE", None)
-        env.pop("PYTHONDONTWRITEBYTECODE", None)  # each of the processes would compile the copy anew
+        env.pop("PYTHONDONTWRITEBYTECODE", None)  # else each process would compile the copy again
         done = subprocess.run(argv, env=env, capture_output=True, text=True, cwd=self.folder)
         assert done.returncode == 0, done.stderr
         return done
@@ -60,7 +60,7 @@ class Copy:
         return {**found, "outputs": (file.parent / "translations.txt").read_bytes()}
 
     def events(self) -> list[dict[str, Any]]:
-        """Of the last attempt."""
+        """Return the events of the last attempt."""
         last = max(self.store.glob("runs/*/attempts/*"), key=lambda path: int(path.name))
         return [json.loads(line) for line in (last / "events.jsonl").read_text().splitlines()]
 
@@ -78,7 +78,7 @@ def test_each_edit_renews_its_part_alone(copy: Copy) -> None:
 
     copy.change("scoring")
     assert [run["stale"] for run in copy.plan()] == [["likelihood", "score"]]
-    assert "†" in copy.command("run", "--devices", "cpu:1").stdout  # kept, and marked
+    assert "†" in copy.command("run", "--devices", "cpu:1").stdout  # the result is kept and marked
     assert copy.record() == first
     done = copy.command("run", "--devices", "cpu:1", "--stale", "rerun")
     assert "score of base without training" in done.stderr
@@ -106,6 +106,6 @@ def test_each_edit_renews_its_part_alone(copy: Copy) -> None:
     assert trained["metrics"]["perplexity"] != first["metrics"]["perplexity"]
     assert "trained" in {event["kind"] for event in copy.events()}
     assert [run["state"] for run in copy.plan()] == ["finished"]
-    # the former evaluations are kept beside the attempts that made them
+    # The earlier evaluations are kept in the folders of the attempts that made them.
     kept = [json.loads(p.read_text()) for p in copy.store.glob("runs/*/attempts/*/evaluations/*/result.json")]
     assert {k["metrics"]["bleu"] for k in kept} >= {first["metrics"]["bleu"], scored["metrics"]["bleu"]}

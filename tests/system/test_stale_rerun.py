@@ -1,4 +1,4 @@
-"""Results of an edited trainer: kept and marked, made again by `--stale rerun`, and never lost, also if that fails."""
+"""Results of an edited trainer are kept and marked. `--stale rerun` replaces them, but keeps them if a rerun fails."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""Which scores have which names in MLflow, and that a rebuilt database equals the grown one."""
+"""Scores have the right names in MLflow, and a rebuilt database equals an incrementally written one."""
 
 import shutil
 import sqlite3
@@ -18,7 +18,7 @@ OTHER = ("--set", "evaluation.beam_size=1", "--set", "evaluation.length_penalty=
 
 
 def scores(store: Path) -> dict[str, float]:
-    """MLflow's latest metrics of the only trained run."""
+    """Return MLflow's latest metrics of the only trained run."""
     query = (
         "SELECT m.key, m.value FROM latest_metrics m JOIN tags t ON t.run_uuid = m.run_uuid AND t.key = 'run_id' "
         "JOIN runs r ON r.run_uuid = m.run_uuid AND r.lifecycle_stage = 'active'"
@@ -27,7 +27,10 @@ def scores(store: Path) -> dict[str, float]:
 
 
 def content(store: Path) -> dict[str, set[Any]]:
-    """All but the times of the parent: of runs that began at once, either may have been the first to be seen."""
+    """Return the database's content without the times of MLflow's parent run.
+
+    These times depend on which of several simultaneous runs was seen first.
+    """
     found = dump(Store.open(store))
     found["runs"] = {line for line in found["runs"] if line[1] != "tiny · exact · builtin"}
     return dict(found)
@@ -48,7 +51,7 @@ def printed(cli: Cli, tiny: Path, store: Path, *options: str) -> Any:
 
 @pytest.mark.nightly
 def test_the_plain_names_are_the_studys_own_decoding_whatever_came_first(cli: Cli, tiny: Path, tmp_path: Path) -> None:
-    """Trained with another beam first; then the study's own."""
+    """The run is first trained and decoded with another beam, then decoded with the study's beam."""
     store, rows = tmp_path / "store", ("--rows", "untrained")
     cli("run", tiny, *rows, "--store", store, *OTHER)
     first = scores(store)
@@ -91,7 +94,7 @@ set = {evaluation.beam_size = 1, evaluation.max_extra_length = 20}
 
 
 def named(store: Path) -> dict[str, float]:
-    """The scores on dev under the plain names, by study, row and metric."""
+    """Return the dev scores that have plain names, by study, row and metric."""
     database = sqlite3.connect(store / "mlflow.db")
     found = {}
     for uuid, name in database.execute("SELECT run_uuid, name FROM runs WHERE lifecycle_stage = 'active'"):
@@ -105,7 +108,7 @@ def named(store: Path) -> dict[str, float]:
 
 @pytest.mark.nightly
 def test_rows_that_share_a_training_are_found_by_name_with_their_own_scores(cli: Cli, tmp_path: Path) -> None:
-    """Also of a second study, all of whose runs are there; and where MLflow was lost."""
+    """This also holds for a second study whose runs all exist already, and after MLflow's database was lost."""
     store, expected = tmp_path / "store", dict[str, float]()
     for name in ("tiny", "second"):
         study = tmp_path / f"{name}.toml"

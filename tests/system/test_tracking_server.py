@@ -1,4 +1,4 @@
-"""A user's own tracking server: another database and artifact store, reached only by HTTP."""
+"""Tests with a user's tracking server, which has another database and artifact store and is reached only by HTTP."""
 
 import math
 import re
@@ -37,7 +37,7 @@ def test_the_table_and_its_runs_go_to_a_server(
 
     before = (finished / "mlflow.db").read_bytes()
     words = ["ui", tiny, "--seeds", "2", "--store", finished, "--tracking-uri", server]
-    said = [cli(*words).stdout for _ in range(2)]  # again: nothing twice
+    said = [cli(*words).stdout for _ in range(2)]  # the second call must add nothing
     assert said[0] == said[1]
     [listing] = re.findall(r"http://\S+/#\S+", said[0])
     assert listing.startswith(server) and "workflowType=machine_learning" in listing
@@ -67,12 +67,15 @@ def test_the_table_and_its_runs_go_to_a_server(
         printed = cli("report", tiny, "--seeds", "2", "--store", finished, "--format", format_).stdout
         assert (kept / name).read_text(encoding="utf-8") == printed, name
     assert {"effects.svg", "curves.svg", "setup.md"} <= {path.name for path in kept.iterdir()}
-    assert (finished / "mlflow.db").read_bytes() == before  # the store's own is left alone
+    assert (finished / "mlflow.db").read_bytes() == before  # the store's database is unchanged
 
 
 @pytest.mark.nightly
 def test_a_server_holds_what_the_database_holds(server: str, tmp_path: Path) -> None:
-    """Numbers that are not finite, names and texts beyond MLflow's limits, histories; written twice, in pieces."""
+    """The data has numbers that are not finite, names and texts beyond MLflow's limits, and histories.
+
+    It is written twice, in parts.
+    """
     from experiments.tracking.mlflow import Tracker
 
     store, run_id = Store.open(tmp_path / "store"), "a" * 16

@@ -1,6 +1,7 @@
-"""The recipes of docs/guides/trainers.md: Hugging Face's Trainer, Lightning, Hydra and torchrun as they are.
+"""The recipes of docs/guides/trainers.md work with Hugging Face's Trainer, Lightning, Hydra and torchrun.
 
-Libraries that are absent skip their recipe. ABLATIONS_TRAINERS_PYTHON names another interpreter that has them.
+A recipe is skipped if its library is missing. ABLATIONS_TRAINERS_PYTHON may name another interpreter that has the
+libraries.
 """
 
 import json
@@ -62,7 +63,7 @@ def ended(started: subprocess.Popen[str], code: int = 0) -> tuple[str, str]:
 
 
 def process_of(coordinator: int, victim: str) -> psutil.Process:
-    """torchrun, or the last rank that it started."""
+    """Return torchrun's process, or the last rank that it started."""
     family = {process: process.cmdline() for process in psutil.Process(coordinator).children(recursive=True)}
     parents = [process for process, words in family.items() if any(Path(word).name == "torchrun" for word in words[:2])]
     ranks = [process for process, words in family.items() if process.parent() in parents and "train.py" in words]
@@ -72,7 +73,7 @@ def process_of(coordinator: int, victim: str) -> psutil.Process:
 @pytest.mark.nightly
 @pytest.mark.parametrize("victim", ["torchrun", "a rank"])
 def test_a_kill_below_torchrun_costs_only_the_steps_since_the_checkpoint(victim: str, tmp_path: Path) -> None:
-    """The parent was killed, so the run resumes by itself; a rank's end is torchrun's failure, which the user reads."""
+    """If torchrun is killed, the run resumes by itself. If a rank is killed, torchrun reports a failure to the user."""
     folder, store = tmp_path / "study", tmp_path / "store"
     shutil.copytree(EXAMPLES / "torchrun", folder)
     [undisturbed] = json.loads(ended(start(folder, tmp_path / "undisturbed"))[0])

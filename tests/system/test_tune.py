@@ -1,4 +1,4 @@
-"""`ablations tune`: equal budgets, trials that survive kill -9, a table of tuned rows that names the tuned settings."""
+"""`ablations tune` gives rows equal budgets, keeps trials after a kill, and names the tuned settings in its table."""
 
 import contextlib
 import json
@@ -80,7 +80,7 @@ def write(folder: Path, study: str = STUDY) -> Path:
 
 
 def trials(store: Path) -> list[dict[str, object]]:
-    """The trials of every row, in an order that does not depend on when they ran."""
+    """Return the trials of every row, in an order that does not depend on when they ran."""
     found = [json.loads(path.read_text()) for path in sorted((store / "tuning").glob("*.json"))]
     return [{k: v for k, v in trial.items() if k != "curve"} for row in found for trial in row["trials"]]
 
@@ -109,7 +109,7 @@ def test_every_row_has_its_budget_and_prints_its_best(cli: Cli, tuned: Path) -> 
     text = cli("tune", tuned / "tuned.toml", "--store", tuned / "store").stdout
     assert "each row had 8 trials" in text and "loss on dev" in text and "best of 8 trials" in text
     assert "rate 0.001–10 (log)" in text
-    # the best trial is the row's first seed; a trial of two rows with the same settings is one run
+    # The best trial is the row's first seed. Trials of two rows with the same settings are one run.
     runs = len(list((tuned / "store").glob("runs/*")))
     counted = {key: (row["cost"]["runs"], row["cost"]["tuning"]["runs"]) for key, row in rows.items()}
     assert sum(own + tuning for own, tuning in counted.values()) == runs
@@ -137,7 +137,7 @@ def test_a_larger_budget_goes_on(cli: Cli, tuned: Path, tmp_path: Path) -> None:
 @pytest.mark.nightly
 @pytest.mark.slow
 def test_killed_and_resumed_no_trial_is_lost_or_doubled(cli: Cli, tuned: Path, tmp_path: Path) -> None:
-    """After kill -9 of the tuner and its children, twice, the trials equal those of an undisturbed tuning."""
+    """If the tuner and its children are killed twice, the trials equal those of an undisturbed tuning."""
     folder = tmp_path / "killed"
     study = write(folder)
     (folder / "quadratic.py").write_text(TASK.replace("time.sleep(settings.pause_s)", "time.sleep(0.05)"))
@@ -154,7 +154,7 @@ def test_killed_and_resumed_no_trial_is_lost_or_doubled(cli: Cli, tuned: Path, t
     assert trials(store) == trials(tuned / "store")
     results = len(list(store.glob("runs/*/result.json")))
     assert results == len(list((tuned / "store").glob("runs/*/result.json")))
-    # a process killed between a result and its event leaves one event less; two commands had two slots each
+    # A process killed between a result and its event leaves one event fewer. Two commands had two slots each.
     assert results - 4 <= trained(store) <= results
 
 
@@ -178,7 +178,7 @@ def wait_for(condition, patience_s: float = 300.0) -> None:
 @pytest.mark.nightly
 @pytest.mark.slow
 def test_a_diverged_trial_counts_and_a_bug_stops_its_row(cli: Cli, tmp_path: Path) -> None:
-    """NaN is a result of the settings; an exception is not, and the next call tries the trial again."""
+    """NaN counts as a trial's result. An exception does not, and the next call tries the trial again."""
     study = STUDY.replace("high = 6", "high = 9").replace("trials = 8", "trials = 6").replace("seeds = 2", "seeds = 1")
     study += '\n[[variation]]\nkey = "broken"\nset = {kind = "broken"}\n'
     path = write(tmp_path / "s", study)
@@ -207,7 +207,7 @@ model.dropout = [0.0, 0.1, 0.3]
 
 @pytest.mark.nightly
 def test_rows_of_the_transformer_tuned_killed_and_resumed(cli: Cli, tiny: Path, tmp_path: Path) -> None:
-    """Three rows × 5 trials, kill -9 of the tuner and its children: every trial trained once, equal budgets printed."""
+    """After a kill of the tuner and its children, every one of 3 × 5 trials is trained once, with equal budgets."""
     study, store = tmp_path / "tiny.toml", tmp_path / "store"
     third = '[[variation]]\nkey = "wide"\nset = {model.d_ff = 32}\n'
     study.write_text(tiny.read_text().partition('[[variation]]\nkey = "untrained"')[0] + third + TINY_TUNE)
@@ -229,7 +229,7 @@ def test_rows_of_the_transformer_tuned_killed_and_resumed(cli: Cli, tiny: Path, 
 
 @pytest.mark.nightly
 def test_a_row_is_tuned_with_its_own_settings_beside_a_group_of_the_same_name(cli: Cli, tmp_path: Path) -> None:
-    """The group `wide` holds the row `narrow`: trials of the row `wide` are of its own settings."""
+    """A group and a row are called `wide`. Trials of the row `wide` use the row's settings, not the group's."""
     other = STUDY.split("[[variation]]")[0].replace("trials = 8", "trials = 2").replace("seeds = 2", "seeds = 1")
     rows = """
 [[variation]]

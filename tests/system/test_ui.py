@@ -1,4 +1,4 @@
-"""`ablations ui` as a process: a used port, and no process left however it ends."""
+"""`ablations ui` handles a used port, and leaves no process however it ends."""
 
 import functools
 import signal
@@ -40,7 +40,7 @@ def test_a_used_port_is_refused_at_once(cli: Cli, tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_what_a_server_has_started_ends_with_the_command(tmp_path: Path, number: signal.Signals) -> None:
     words = [sys.executable, "-c", UI, sys.executable, "-c", SERVER, str(tmp_path / "pids")]
-    heard = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a shell's background job ignores it
+    heard = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # background jobs of a shell ignore SIGINT
     ui = subprocess.Popen(words, env=environment(), start_new_session=True, preexec_fn=heard)
     pids = _pids(tmp_path / "pids")
     processes = [psutil.Process(pid) for pid in pids]

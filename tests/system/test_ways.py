@@ -1,4 +1,4 @@
-"""The two ways of docs/architecture.md, followed in a real run: no file is named in vain, none is left out."""
+"""The two tables of files in docs/architecture.md name exactly the files that handle the value in a real run."""
 
 import json
 import os
@@ -28,14 +28,14 @@ set = {model.num_heads = 3}
 
 
 def documented(section: str) -> set[str]:
-    """The files of a section's table."""
+    """Return the files that a section's table names."""
     page = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
     lines = page.partition(f"## {section}")[2].partition("\n## ")[0].splitlines()
     return set(named_files("\n".join(line for line in lines if line.startswith("|"))))
 
 
 def traced(folder: Path, value: object, *lines: str) -> dict[str, set[str]]:
-    """The files that run, hold the value or name it, while the commands and their children work."""
+    """Run commands and return the files that run, hold the value or name it, also in child processes."""
     out = folder / "traced"
     out.unlink(missing_ok=True)
     given = environment()
@@ -66,7 +66,7 @@ def test_the_files_of_the_two_ways_are_those_that_run(tmp_path: Path) -> None:
     run = "run {study} --store {folder}/b --devices cpu:1"  # trains to the same score
     files = traced(tmp_path, score, run, "report {study} --store {folder}/b --format latex")
     assert len(way) <= 16 and way <= files["runs"]
-    # before there is a score: the decoding; beside it: its column, the declared table, its text
+    # These files do not hold the score: decoding comes before it; the others handle its column, table or text.
     others = {"experiments/evaluation/trained.py", "experiments/tasks/columns.py"}
     others |= {"reports/spec/table_spec.py", "reports/render/latex.py"}
     assert way - files["holds"] <= others

@@ -1,4 +1,4 @@
-"""What the program says while it works, on what real runs write: tiny commands, each test with its own store."""
+"""Messages that the program prints while it works, tested with real runs of tiny commands."""
 
 import shutil
 from pathlib import Path
@@ -78,7 +78,7 @@ def two_seeds(cli: Cli, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path,
     study = written(folder, "seeds", "echo begins {seed} >&2; sleep 3; " + SCORES)
     done = cli("run", study, "--rows", "base,two", "--seeds", "2", "--store", folder / "store", "--devices", "cpu:2")
     lines = [line for line in done.stderr.splitlines() if line.startswith("seeds: ")]
-    # four runs in two rounds of three seconds: a line when the second round begins, none for the time that passes
+    # Four runs take two rounds of three seconds. A line is printed when the second round starts, none as time passes.
     assert 1 <= len(lines) <= 4 and len({line.partition(";")[0].partition(", about")[0] for line in lines}) == len(
         lines
     )

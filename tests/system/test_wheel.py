@@ -1,4 +1,4 @@
-"""The wheel in an environment with a package `model` of the user's, and in a folder with model/, reports/, queue.py."""
+"""The wheel works if the user has a package `model`, and in a folder with model/, reports/ and queue.py."""
 
 import json
 import os
@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The interpreter of an environment with the wheel; what it depends on is lent by this one."""
+    """Return the interpreter of an environment with the wheel. Dependencies come from the current environment."""
     home = tmp_path_factory.mktemp("wheel")
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
     offline = ["--no-deps", "--no-index"]
@@ -35,12 +35,12 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (theirs / "model").mkdir(parents=True)
     (theirs / "model" / "__init__.py").write_text("SIZE = 2\n")
     subprocess.run([*pip, "install", *offline, "--target", str(theirs), str(file)], check=True, capture_output=True)
-    (theirs / "lent.pth").write_text(sysconfig.get_path("purelib") + "\n")  # its own .pth files are not read
+    (theirs / "lent.pth").write_text(sysconfig.get_path("purelib") + "\n")  # .pth files in that folder are not read
     return python
 
 
 def _sources(home: Path) -> Path:
-    """A copy of what git knows, so that building leaves nothing in the checkout."""
+    """Copy the files that git does not ignore, so that building writes nothing to the checkout."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT,
@@ -66,14 +66,17 @@ def _run(*argv: object, cwd: Path | None = None) -> str:
 
 def _command(installed: Path) -> Path:
     command = installed.with_name("ablations")
-    if not command.exists():  # pip's --target puts scripts elsewhere
+    if not command.exists():  # pip's --target puts scripts into another folder
         command.write_text(f"#!{installed}\nfrom ablations.cli.main import main\nmain()\n")
         command.chmod(0o755)
     return command
 
 
 def test_an_installed_package_of_the_same_name_stays_the_users(installed: Path, tmp_path: Path) -> None:
-    """Their function imports theirs, while our processes beside it import ours; `ablations_task` is for editors."""
+    """The user's function imports the user's `model`, and our processes import ours.
+
+    `ablations_task` can be imported directly, which editors need.
+    """
     tops = _run(installed, "-P", "-c", "import ablations_task, model; print(model.SIZE)")
     assert tops.strip() == "2"
     command = _command(installed)
@@ -92,7 +95,7 @@ def test_an_installed_package_of_the_same_name_stays_the_users(installed: Path, 
 
 
 def test_studies_of_every_kind_in_an_occupied_folder(installed: Path, tmp_path: Path, tiny: Path) -> None:
-    """A built-in task, a function that imports its own `model`, and a command whose script does."""
+    """Tests a built-in task, a function that imports the user's `model`, and a command whose script does."""
     where = _run(installed, "-P", "-c", "import ablations, experiments; print(experiments.__file__)")
     assert where.startswith(str(installed.parents[1])) and "/ablations/packages/" in where
     command = _command(installed)
@@ -104,7 +107,7 @@ def test_studies_of_every_kind_in_an_occupied_folder(installed: Path, tmp_path: 
     trainer = folder / "walk_task.py"
     trainer.write_text("from model import SIZE\nimport queue\n" + trainer.read_text())
     for name, column in {"tiny.toml": "ppl", "walk.toml": "accuracy_test", "script.toml": "accuracy_test"}.items():
-        if name == "script.toml":  # a script run by its path imports from beside it first, without us too
+        if name == "script.toml":  # Python itself makes a script import from its own folder first
             for module in ("json.py", "random.py"):
                 (folder / module).unlink()
         options = ("--rows", "base", "--seeds", "1", "--json")
@@ -122,7 +125,7 @@ def test_the_wheel_has_the_extras_without_their_tests(installed: Path) -> None:
 
 
 def test_a_package_that_pip_installs_adds_a_command_a_layer_and_a_section(installed: Path, tmp_path: Path) -> None:
-    """The package of docs/extending.md."""
+    """Tests the package of docs/extending.md."""
     source = tmp_path / "source"
     source.mkdir()
     (source / "my_package.py").write_text(PACKAGE)

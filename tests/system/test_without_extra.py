@@ -1,4 +1,4 @@
-"""The core without one of the extras, in turn by the day of the commit; all of them: python -m tests.without_extra."""
+"""The core works without one extra, which the day of the commit selects (see tests/without_extra.py)."""
 
 import subprocess
 import sys

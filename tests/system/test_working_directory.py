@@ -1,4 +1,4 @@
-"""Modules and folders in the working directory and beside the study, named like Python's modules and like ours."""
+"""Modules and folders in the working directory or the study's folder may have the names of Python's modules or ours."""
 
 import subprocess
 import sys
@@ -15,7 +15,7 @@ FOLDERS = ("model", "experiments", "reports", "numpy")
 
 
 def occupied(folder: Path) -> Path:
-    """A folder whose files and packages end every program that imports them."""
+    """Return a folder whose files and packages end every program that imports them."""
     for name in MODULES:
         (folder / name).write_text(f"raise SystemExit('{name} of the working directory was imported')\n")
     for name in FOLDERS:
@@ -25,7 +25,7 @@ def occupied(folder: Path) -> Path:
 
 
 def ablations(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """The command in `folder`, as its script starts it: without the working directory in its path."""
+    """Run the command in `folder` as its installed script does, without the working directory in its import path."""
     argv = [sys.executable, "-P", "-m", "ablations.cli.main", *words]
     done = subprocess.run(argv, cwd=folder, env=environment(), capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -34,7 +34,7 @@ def ablations(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.nightly
 def test_a_built_in_task_is_prepared_and_trained(tmp_path: Path, tiny: Path) -> None:
-    """The coordinator, the preparation, the fork server and its children."""
+    """Covers the coordinator, the preparation, the fork server and its children."""
     folder = occupied(tmp_path)
     (folder / "tiny.toml").write_text(tiny.read_text())
     rows = as_json(ablations(folder, "run", "tiny.toml", "--rows", "base,h1", "--json"))
