@@ -1,4 +1,4 @@
-"""The specification of a run: one frozen record that is used from the plan to the result.
+"""The specification of a run: one immutable record that is used from the plan to the result.
 
 The plan makes a `RunSpec`. The queue, the attempt and the result store it unchanged, and add their own fields. Imports
 no torch.

@@ -87,7 +87,7 @@ class WorkOptions:
         """Work on the store's queue until the state `until` is reached.
 
         on_progress: called about twice a second. tracked: whether to write the runs to MLflow and to sinks. only: the
-        run_ids to train. Other runs that wait now stay queued. None: all runs are trained.
+        run_ids to train. Other runs that wait now stay queued. If `only` is None, all runs are trained.
         """
         slots = self.slots if until != "submitted" else self._for_all(store)
         return work(
@@ -111,7 +111,7 @@ class WorkOptions:
         return load_engine(self.engine, settings, store.root, at_once, self.pool, self.setup or ())
 
     def _for_all(self, store: Store) -> list[Slot]:
-        """Return as many slots as the queued runs need. The cluster itself limits how many run at once."""
+        """Return as many slots as the queued runs need. The cluster limits the number of runs that run at once."""
         with Queue(store.queue_db) as queue:
             count = max(len(self.slots), queue.devices_wanted())
         if self.pool:

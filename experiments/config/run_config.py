@@ -1,7 +1,7 @@
 """The configuration of one run of a built-in task, and the rules that combine several groups of its settings.
 
-The defaults are the base model of the paper. They are frozen, because a changed default would change the run_ids of
-all runs in all stores (identity.py). Imports no torch.
+The defaults are the base model of the paper. The defaults never change, because a changed default would change the
+run_ids of all runs in all stores (identity.py). Imports no torch.
 """
 
 from collections.abc import Iterable

@@ -1,8 +1,9 @@
 """The budget of a store: its limits on slot hours, runs and time, and the amounts spent.
 
-The budget is stored in the ledger. A "budget" line sets limits. The "start" and "end" lines of attempts record what was
-spent since the first limit was set. Only the coordinator starts attempts, and it asks an `Account` before each start.
-Durations are measured with clocks that users cannot set. This module does not import torch.
+Slot hours are the hours of an attempt, multiplied by the number of slots (devices or groups of cores) that the attempt
+uses. The budget is stored in the ledger. A "budget" line sets limits. The "start" and "end" lines of attempts record
+what was spent since the first limit was set. Only the coordinator starts attempts, and it asks an `Account` before each
+start. Durations are measured with clocks that users cannot set. This module does not import torch.
 """
 
 import math

@@ -1,8 +1,8 @@
 """Write a finished table to one archive: the plan, and the configurations, events, results and outputs of its runs.
 
-A reader can print the same table, repeat the significance tests and explain every cell without corpus, study file or
-GPU. The same table gives the same archive. Host names and absolute paths are left out unless the user asks for them
-(experiments/exchange/redaction.py).
+With the archive, a reader can print the same table, repeat the significance tests and explain every cell, without
+corpus, study file or GPU. The same table gives the same archive. Host names and absolute paths are left out unless the
+user asks for them (experiments/exchange/redaction.py).
 """
 
 import getpass
@@ -41,8 +41,8 @@ def write_bundle(
 ) -> int:
     """Write the archive completely or not at all. Return the number of files.
 
-    The archive gets its final name after it has been read back. Raises UserError for an unfinished table, for links in
-    the store that lead out of it, and for content that a reader would refuse.
+    The archive gets its final name after it has been read back. Raises UserError for an unfinished table, for links
+    that lead out of the store, and for content that `read_stream` refuses.
     """
     unfinished = [run.name for run in plan.trainings if run.state not in ("finished", "stale")]
     if unfinished:

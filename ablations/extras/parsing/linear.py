@@ -19,9 +19,7 @@ NO_TAG = "XX"  # tag of a word for which the output has no tag
 class Repairs:
     """Numbers of the repairs that turned an output into a tree."""
 
-    unclosed: int = (
-        0  # brackets still open at the end or when an outer bracket is closed: they are closed at that place
-    )
+    unclosed: int = 0  # brackets that are open at the end, or when an outer bracket is closed: closed at that place
     unopened: int = 0  # closing symbols without an open bracket: left out
     empty: int = 0  # brackets without a word: left out
     missing_tags: int = 0  # words without a tag: they get XX, and are in the innermost open bracket or the last bracket

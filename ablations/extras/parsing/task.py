@@ -60,7 +60,10 @@ class ParsingEvaluation(EvaluationConfig):
 
 
 class ParsingConfig(RunConfig):
-    """Settings of a run. The defaults are the paper's for the Wall Street Journal alone, and frozen like base's."""
+    """Settings of a run. The defaults are the paper's settings for training on the Wall Street Journal alone.
+
+    The defaults never change, because run_ids contain the differences from them.
+    """
 
     setting_roles: ClassVar[SettingRoles] = replace(
         RunConfig.setting_roles, not_in_run_id=(*NOT_IN_RUN_ID, "data.train_extra", "data.builtin_extra")

@@ -33,9 +33,10 @@ HYDRA = Style("hydra", bools=("true", "false"))
 
 
 def read_yaml(file: Path, omega: bool = False) -> dict[str, Any]:
-    """Return the content of a YAML file; {} if it is not a mapping. Raises UserError if it cannot be read.
+    """Return the content of a YAML file; {} if the content is not a mapping.
 
-    omega: read numbers as OmegaConf does, for which 1e-4 is a number.
+    Raises UserError if the file cannot be read or is not valid YAML.
+    omega: whether to read numbers as OmegaConf does. In OmegaConf, 1e-4 is a number; in PyYAML, it is a text.
     """
     import yaml
 
@@ -58,7 +59,7 @@ def read_yaml(file: Path, omega: bool = False) -> dict[str, Any]:
 def leaves(content: Mapping[Any, Any], prefix: str = "", depth: int = 0) -> Iterator[tuple[str, Any, str]]:
     """Yield (dotted name, value, reason) for every value of a configuration.
 
-    reason: why the value is not a setting; "" if it is one.
+    reason: why the value cannot be a setting; "" if it can be one.
     """
     for key, value in content.items():
         name = f"{prefix}{key}"
@@ -73,7 +74,7 @@ def leaves(content: Mapping[Any, Any], prefix: str = "", depth: int = 0) -> Iter
 
 
 def unfit(value: Any) -> str:
-    """Return the reason why a value of a file is not a setting; "" if it is one."""
+    """Return the reason why a value of a file cannot be a setting; "" if it can be one."""
     if value is None:
         return "a setting cannot be null"
     if isinstance(value, str) and _COMPUTED.search(value):
@@ -204,7 +205,10 @@ def _take(found: _Composed, values: Iterable[tuple[str, Any, str]]) -> None:
 
 
 def _of_group(found: _Composed, group: str, chosen: str, files: Mapping[str, Path]) -> None:
-    """Add the keys that all files of a group have. They stay valid if a row chooses another file of the group."""
+    """Add the keys that all files of a group have. These keys stay valid if a row chooses another file of the group.
+
+    Add no keys if a file of the group has a package directive or a defaults list.
+    """
     heads = [read_regular(each).decode(errors="replace") for each in files.values()]
     contents = {name: read_yaml(each, omega=True) for name, each in files.items()}
     if any("@package" in head for head in heads) or any("defaults" in content for content in contents.values()):
