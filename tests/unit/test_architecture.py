@@ -1,4 +1,4 @@
-"""docs/architecture.md names files that exist."""
+"""The files that docs/architecture.md names exist."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""README.md and docs/: every command line is accepted by its verb, and every study file can be planned."""
+"""Every command line in README.md and docs/ is accepted by its command, and every study file can be planned."""
 
 import re
 import shlex

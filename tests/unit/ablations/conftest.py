@@ -1,4 +1,4 @@
-"""A task that trains nothing, and short forms for studies in tests."""
+"""Fixtures: a task that trains nothing, and short forms of studies."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Rows that branch from another: their identities, settings and parent runs, and refused ones."""
+"""Tests of rows that branch from another row: identities, settings, parent runs and refusals."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The verbs that read the queue or request changes, on a queue without a coordinator."""
+"""Tests of commands that read the queue or request changes, without a coordinator."""
 
 import contextlib
 import json

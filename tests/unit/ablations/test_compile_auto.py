@@ -1,4 +1,4 @@
-"""`training.compile = "auto"`: one answer for a whole table, and `plan` says it."""
+"""`training.compile = "auto"` gives one answer for a whole table, and `plan` prints it."""
 
 import pytest
 

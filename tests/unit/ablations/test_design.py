@@ -1,4 +1,4 @@
-"""Designs: their rows, which differ only as declared, and refusals."""
+"""Rows of designs differ only as declared. Also tests refusals."""
 
 import math
 

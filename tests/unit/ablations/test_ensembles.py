@@ -1,4 +1,4 @@
-"""Rows that are ensembles: their identities, settings and members, and refused ones."""
+"""Tests of rows that are ensembles: identities, settings, members and refusals."""
 
 import pytest
 

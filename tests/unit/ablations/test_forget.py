@@ -1,4 +1,4 @@
-"""`ablations forget`: runs are put aside as a whole, with their reasons to stay; moved back, they count."""
+"""`ablations forget` moves complete runs aside or states why they stay. Runs that are moved back count again."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""What the process that forks the children imports before the first of them starts."""
+"""Tests of the modules that the fork server imports before it starts the first child."""
 
 import sqlite3
 

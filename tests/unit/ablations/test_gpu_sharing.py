@@ -1,4 +1,4 @@
-"""What `plan` and `run` say of GPUs that runs share, and the slots that a forecast counts."""
+"""Tests of what `plan` and `run` print about shared GPUs, and of the slots that a forecast counts."""
 
 from dataclasses import replace
 from pathlib import Path

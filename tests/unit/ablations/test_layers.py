@@ -1,4 +1,4 @@
-"""Table 1 as a command: the paper's terms, and paths."""
+"""The command for Table 1 prints the paper's terms and path lengths."""
 
 import math
 

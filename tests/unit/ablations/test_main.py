@@ -1,4 +1,4 @@
-"""What the command says before it does anything."""
+"""Tests of messages that the command prints before it starts work."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Rows on equal footing: the solved value is the best one, an ordinary setting of the row, and said under the table."""
+"""With `match`, the solved value is the best one, is an ordinary setting of its row, and is noted under the table."""
 
 from pathlib import Path
 

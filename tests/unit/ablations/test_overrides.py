@@ -1,4 +1,4 @@
-"""Settings by dotted name: reading, checking, error messages."""
+"""Tests of settings by dotted name: reading, checking and error messages."""
 
 import pytest
 

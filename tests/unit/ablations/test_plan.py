@@ -1,4 +1,4 @@
-"""The plan: stable identities, its notes, and the contract of `plan --json`."""
+"""Tests of the plan: stable identities, notes, and the output of `plan --json`."""
 
 import json
 from dataclasses import replace

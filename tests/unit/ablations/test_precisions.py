@@ -1,4 +1,4 @@
-"""A study in bf16, planned on a processor with instructions for it and on one without."""
+"""A study in bf16 can be planned on CPUs with and without bf16 instructions."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The order in which rows train, and the table so far where output is no terminal."""
+"""Tests of the order in which rows train, and of the partial table when the output is not a terminal."""
 
 from collections import Counter
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""From study, profile and selection to checked rows: precedence, sizes, and the two proofs (declared, distinct)."""
+"""Tests of how a study becomes checked rows: precedence, sizes, and the checks for declared and distinct rows."""
 
 import pytest
 from pydantic import model_validator

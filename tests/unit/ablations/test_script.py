@@ -1,4 +1,4 @@
-"""The study that `ablations new NAME --from SCRIPT` writes: options are settings, what is printed gives metrics."""
+"""Tests of the study that `ablations new NAME --from SCRIPT` writes: settings from options, metrics from output."""
 
 from pathlib import Path
 

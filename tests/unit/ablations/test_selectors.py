@@ -1,4 +1,4 @@
-"""What a command line selects: rows, groups, seeds, corpus."""
+"""Tests of what a command line selects: rows, groups, seeds and corpus."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The state of a planned run: rows that share a run fail and finish by their own evaluations."""
+"""Rows that share a run fail or finish according to their own evaluations."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""`ablations tables`, and the nearest selection with results: what a store holds, and what its study says of it."""
+"""Tests of `ablations tables`: a store's tables, and the nearest selection that has results."""
 
 import json
 import shlex

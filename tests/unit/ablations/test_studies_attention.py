@@ -1,4 +1,4 @@
-"""The study `attention`: comparisons and widths of one head, windows on either side."""
+"""Tests of the study `attention`: comparisons, widths of one head, and windows on either side."""
 
 import itertools
 

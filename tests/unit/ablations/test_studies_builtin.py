@@ -1,4 +1,4 @@
-"""The studies that come with the program: Table 3 as printed, and the controls."""
+"""Tests of the program's own studies: Table 3 as printed, and the controls."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""The study `history`: from recurrence to attention alone, at equal parameters and steps in its miniatures."""
+"""Tests of the study `history`: from recurrence to attention, with equal parameters and steps in its miniatures."""
 
 import pytest
 

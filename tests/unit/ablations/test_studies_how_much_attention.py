@@ -1,4 +1,4 @@
-"""The study `how-much-attention`: each row has the layers of the author's definition (Domhan 2018, Tables 3 to 5)."""
+"""Rows of the study `how-much-attention` have the layers that Domhan 2018 defines (Tables 3 to 5)."""
 
 import pytest
 

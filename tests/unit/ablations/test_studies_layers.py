@@ -1,4 +1,4 @@
-"""The study `layers`: one type of layer in place of another, at equal parameters."""
+"""Tests of the study `layers`, which replaces one type of layer by others with equal parameters."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""The study `modifications`: Table 1 of Narang et al. 2021, at the parameters that the paper prints."""
+"""The study `modifications` is Table 1 of Narang et al. 2021 and has the paper's numbers of parameters."""
 
 import pytest
 

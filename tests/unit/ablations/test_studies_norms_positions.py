@@ -1,4 +1,4 @@
-"""The studies `relative-positions` (Shaw 2018) and `norms` (Nguyen & Salazar 2019): what their papers say of sizes."""
+"""`relative-positions` (Shaw 2018) and `norms` (Nguyen & Salazar 2019) have the sizes of their papers."""
 
 import functools
 

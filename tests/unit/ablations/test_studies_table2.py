@@ -1,4 +1,4 @@
-"""Table 2 as printed, and the requests of its study in every profile; the sentences about tables 2 and 3."""
+"""Tests of Table 2 as printed, of its study's profiles, and of the claims about tables 2 and 3."""
 
 import functools
 import itertools

@@ -1,4 +1,4 @@
-"""Mistakes in a study file: each is one clear paragraph with the place and what to do."""
+"""Each mistake in a study file gives one clear paragraph with the place and what to do."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""External text never controls a terminal: names, paths, logs and errors on a real pseudo-terminal."""
+"""External text (names, paths, logs, errors) never controls a terminal, tested on a real pseudo-terminal."""
 
 import io
 import json

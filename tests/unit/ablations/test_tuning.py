@@ -1,4 +1,4 @@
-"""[tune]: the searched settings of each row, refusals, and the study with the found settings."""
+"""Tests of [tune]: the searched settings of each row, refusals, and the study with the found settings."""
 
 from pathlib import Path
 

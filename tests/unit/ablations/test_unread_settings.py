@@ -1,4 +1,4 @@
-"""A row that sets what its network does not read is refused: rows differ in nothing else."""
+"""A row that sets a setting that its network does not read is refused, because it would equal another row."""
 
 import pytest
 

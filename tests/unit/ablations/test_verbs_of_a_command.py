@@ -1,4 +1,4 @@
-"""Verbs on a study of a command: what they refuse, and what `explain` prints."""
+"""Tests of commands on a study of a user's command: refusals, and the output of `explain`."""
 
 import json
 import shutil

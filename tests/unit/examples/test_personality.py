@@ -1,4 +1,4 @@
-"""examples/personality: the published numbers and settings, what is read, what is trained, what is refused."""
+"""Tests of examples/personality: published numbers, settings, data, training and refusals."""
 
 import contextlib
 import itertools

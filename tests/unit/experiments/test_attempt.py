@@ -1,4 +1,4 @@
-"""The starting point of an attempt: what it takes over from former ones."""
+"""Tests of an attempt's starting point, and of the data that it takes over from earlier attempts."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What attempts cost and how long a run trained, from events with given times: every sum by hand."""
+"""Costs of attempts and training times, from events with given times, equal sums computed by hand."""
 
 import os
 import time

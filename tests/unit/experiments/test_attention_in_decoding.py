@@ -1,4 +1,4 @@
-"""The coverage penalty and the replacement of unknown words against their formulas, on random models in float64."""
+"""The coverage penalty and the replacement of unknown words equal their formulas on random models in float64."""
 
 import math
 from collections.abc import Sequence

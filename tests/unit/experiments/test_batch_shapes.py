@@ -1,4 +1,4 @@
-"""A few shapes: every micro-batch of every epoch has one of them, with little padding."""
+"""Every micro-batch of every epoch has one of a few shapes, with little padding."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""The pieces of the search: candidates, length penalty, finished set."""
+"""Tests of the components of beam search: candidates, length penalty and the set of finished hypotheses."""
 
 import math
 

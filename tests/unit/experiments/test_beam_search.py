@@ -1,4 +1,4 @@
-"""The search against slower ways to the same answer, on random models of width 8 in float64."""
+"""Beam search equals slower algorithms on random models of width 8 in float64."""
 
 from collections.abc import Sequence
 from unittest.mock import patch

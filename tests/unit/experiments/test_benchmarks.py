@@ -1,4 +1,4 @@
-"""What the benchmarks do before and after they measure: a time for no work is refused."""
+"""Tests of what benchmarks do before and after measuring. For example, a time without work is refused."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""Clauses: tenses, agreement and the place of the verb in both languages."""
+"""Tests of built-in clauses: tenses, agreement and the position of the verb in both languages."""
 
 import pytest
 

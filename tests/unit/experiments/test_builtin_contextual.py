@@ -1,4 +1,4 @@
-"""Version 2 of the built-in corpus: the words that are stated to decide a German word decide it, and are many."""
+"""In version 2 of the built-in corpus, the documented words determine a German word, and their share is large."""
 
 from collections import Counter
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""The built-in corpus: reproducible, consistent, and with dev and test apart from train."""
+"""The built-in corpus is reproducible and consistent, and its dev and test sets do not overlap with train."""
 
 import hashlib
 from itertools import islice

@@ -1,4 +1,4 @@
-"""Noun phrases: agreement of determiner, adjective and noun, against the tables of a German grammar."""
+"""Determiner, adjective and noun of built-in noun phrases agree as in the tables of a German grammar."""
 
 import pytest
 

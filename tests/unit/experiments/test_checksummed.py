@@ -1,4 +1,4 @@
-"""Sealed records: every flipped bit is noticed or changes nothing."""
+"""In records with a checksum, every flipped bit is detected or changes nothing."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""The class of an error decides what the coordinator does. Here a real one."""
+"""The class of a real error determines what the coordinator does."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""The digest of a row's change of code: what it depends on, and what it does not."""
+"""Tests of the digest of a row's change of code, and of what it depends on."""
 
 import itertools
 

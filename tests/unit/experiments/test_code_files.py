@@ -1,4 +1,4 @@
-"""The files of a user's code: their digests, what counts as changed, and what a study declares."""
+"""Tests of the files of a user's code: their digests, which changes count, and a study's declaration."""
 
 import os
 import subprocess

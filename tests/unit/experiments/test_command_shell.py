@@ -1,4 +1,4 @@
-"""A command as a process: it does not outlive its parent, and requests to end reach it."""
+"""A command's process does not outlive its parent and receives requests to end."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""Compiled layers: traced without a break by every supported torch, one graph for all lengths, the same numbers."""
+"""Compiled layers are traced as one graph for all lengths by every supported torch, with the same numbers."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""`context.ablate` where no extra changes networks."""
+"""Tests of `context.ablate` when no extra that changes networks is installed."""
 
 from pathlib import Path
 from typing import cast

@@ -1,4 +1,4 @@
-"""The batch plan is a pure function of (seed, step), keeps its limits and loses no pair; its arrays are right."""
+"""The batch plan is a pure function of (seed, step), keeps its limits, loses no pair and gives right arrays."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The files of a corpus, its identity, and messages for unusable corpora."""
+"""Tests of a corpus's files, its identity, and messages for unusable corpora."""
 
 import gzip
 import subprocess

@@ -1,4 +1,4 @@
-"""Lines, fingerprints, and messages for unusable files."""
+"""Tests of lines and fingerprints of data files, and of messages for unusable files."""
 
 import gzip
 import os

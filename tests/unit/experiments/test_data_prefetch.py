@@ -1,4 +1,4 @@
-"""Prefetching changes only the time at which items are made, and leaves no thread behind."""
+"""Prefetching changes only when items are made, and leaves no thread behind."""
 
 import threading
 import time

@@ -1,4 +1,4 @@
-"""The encoded corpus: its pairs and counts; it is whole or does not exist."""
+"""The encoded corpus has the right pairs and counts, and is complete or does not exist."""
 
 import shutil
 import threading

@@ -1,4 +1,4 @@
-"""Pieces: trained on the given text only, always the same, and convertible back to text."""
+"""Pieces are trained only on the given text, always the same, and can be converted back to text."""
 
 import io
 import itertools

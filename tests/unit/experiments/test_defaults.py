@@ -1,4 +1,4 @@
-"""Defaults are frozen, because run_ids contain the differences from them (they count as code: test_code_reach.py)."""
+"""Defaults must not change, because run_ids contain the settings that differ from them."""
 
 from experiments.config.run_config import RunConfig
 from experiments.dotted import defaults

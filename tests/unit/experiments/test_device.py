@@ -1,4 +1,4 @@
-"""The device: resolved precision, messages for mistakes, randomness as a function of seed and step."""
+"""Tests of a device: its precision, messages for mistakes, and randomness as a function of seed and step."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""The direction of a metric is what its name says; a name that says nothing, or two things, has none."""
+"""A metric's name implies its direction. A name that implies none, or both, gives no direction."""
 
 import pytest
 

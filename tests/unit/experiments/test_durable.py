@@ -1,4 +1,4 @@
-"""Files and folders are written whole or not at all, whatever ends the writer at whatever moment."""
+"""Files and folders are written completely or not at all, whenever the writer is killed."""
 
 import fcntl
 import os

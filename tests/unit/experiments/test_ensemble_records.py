@@ -1,4 +1,4 @@
-"""What an ensemble's record says of its members: sums where all are known, facts where all agree."""
+"""An ensemble's record has sums if all members have the value, and facts if all members agree."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Averages of checkpoints."""
+"""Tests of averages of checkpoints."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The paper's BLEU against sacrebleu on the same tokens, and published scores of real systems."""
+"""The paper's BLEU equals sacrebleu's on the same tokens, and published scores of real systems."""
 
 import csv
 import gzip

@@ -1,4 +1,4 @@
-"""Perplexity against a hand computation, and its independence of batches."""
+"""Perplexity equals a computation by hand and does not depend on batches."""
 
 import math
 

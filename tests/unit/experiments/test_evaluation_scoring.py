@@ -1,4 +1,4 @@
-"""BLEU against its formula, and the counts that are kept per sentence."""
+"""BLEU equals its formula, and the right counts are kept per sentence."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""The parts of an evaluation: each equals the result of its module, and reads only its declared inputs."""
+"""Each part of an evaluation equals the result of its module and reads only its declared inputs."""
 
 from pathlib import Path
 from types import SimpleNamespace

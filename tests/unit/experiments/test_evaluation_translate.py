@@ -1,4 +1,4 @@
-"""From sources to hypotheses: order, empty and too long lines, stopping."""
+"""Tests of decoding: order, empty and too long lines, stopping."""
 
 import pytest
 import torch

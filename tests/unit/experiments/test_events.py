@@ -1,4 +1,4 @@
-"""Events: written events are read, damaged lines are skipped and counted, nothing else is lost."""
+"""Written events are read, damaged lines are skipped and counted, and no other event is lost."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Entropy of attention and gradient norm before the first update (the paper's footnote 4)."""
+"""Tests of attention entropy and gradient norm before the first update (the paper's footnote 4)."""
 
 import itertools
 import math

@@ -1,4 +1,4 @@
-"""Which runs main memory admits: predictions against free memory, with our and other programs' use separated."""
+"""Main memory limits which runs start. Predictions are compared with free memory and with other programs' use."""
 
 import subprocess
 import sys

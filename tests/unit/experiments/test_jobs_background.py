@@ -1,4 +1,4 @@
-"""The tracking thread: the latest state per run, a quick end, errors that never reach the runs."""
+"""The tracking thread writes the latest state per run, ends quickly, and its errors never reach the runs."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Predictions from measurements: the fit, the usable measurements, and memory from a configuration."""
+"""Tests of predictions from measurements: the fit, the usable measurements, and memory from a configuration."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""The memory allocator of children."""
+"""Tests of the memory allocator of children."""
 
 import ctypes.util
 

@@ -1,4 +1,4 @@
-"""Leases of several slots: memory, a whole device, several devices; GPUs in use by others; devices per run."""
+"""Tests of leases: memory, whole devices, several devices per run, and GPUs that others use."""
 
 import threading
 import time

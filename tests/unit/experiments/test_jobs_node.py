@@ -1,4 +1,4 @@
-"""The slots of node workers: what --devices means with --workers, and what a run on such slots needs."""
+"""Tests of the slots of node workers: --devices with --workers, and the resources that a run requests."""
 
 import socket
 import uuid

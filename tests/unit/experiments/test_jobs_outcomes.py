@@ -1,4 +1,4 @@
-"""The state of a job after an attempt: each class of failure; nothing is retried without end."""
+"""The state of a job after an attempt, for each class of failure. No job is retried forever."""
 
 import signal
 

@@ -1,4 +1,4 @@
-"""Results become valid by repeatable renames, whole or not at all: the first evaluation, the newest training."""
+"""Results become valid completely or not at all, by repeatable renames of evaluations and trainings."""
 
 import pytest
 import torch

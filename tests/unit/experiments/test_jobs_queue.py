@@ -1,4 +1,4 @@
-"""The queue: nothing is claimed twice, requests are merged, SQLite's errors become messages."""
+"""In the queue, no job is claimed twice, requests are merged, and SQLite's errors become messages."""
 
 import json
 import multiprocessing

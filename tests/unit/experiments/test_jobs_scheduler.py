@@ -1,4 +1,4 @@
-"""Placement as a pure function: no slot is leased twice, no usable slot idles, the longest job goes first."""
+"""Placement is a pure function: no slot is leased twice, no usable slot idles, the longest job starts first."""
 
 import heapq
 

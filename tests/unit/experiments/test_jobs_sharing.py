@@ -1,4 +1,4 @@
-"""How many runs share a GPU of `auto`: decisions on fake cards, measured growth, and properties of whole tables."""
+"""Tests of how many runs share a GPU with `auto`: decisions, measured growth, and properties of whole tables."""
 
 from dataclasses import dataclass, field, replace
 

@@ -1,4 +1,4 @@
-"""The slots grammar, on machines with and without GPUs."""
+"""Tests of the grammar of slots, on machines with and without GPUs."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Commands in a queue run only for the user who queued them: keys, signatures, and held commands."""
+"""Commands in a queue run only for the user who queued them. Tests keys, signatures and held commands."""
 
 import sqlite3
 import stat

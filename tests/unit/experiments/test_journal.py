@@ -1,4 +1,4 @@
-"""The journal mode of SQLite files by the kind of their disk."""
+"""The journal mode of SQLite files depends on the kind of disk."""
 
 from types import SimpleNamespace
 

@@ -1,4 +1,4 @@
-"""Metrics of a finished run of a command, read from the files that it kept, by patterns that the study got since."""
+"""New patterns of a study read metrics of a command's finished run from its kept files."""
 
 import pytest
 

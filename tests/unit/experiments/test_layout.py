@@ -1,4 +1,4 @@
-"""A store's folders: what is one, what is refused, and the names of what it holds."""
+"""Tests of a store's folders: which folders are stores, which are refused, and the names of their content."""
 
 import json
 

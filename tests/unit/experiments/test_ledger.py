@@ -1,4 +1,4 @@
-"""The ledger: lines that are only appended; damaged ones are named and skipped."""
+"""Lines of the ledger are only appended, and damaged lines are named and skipped."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Only leftovers of killed processes are removed."""
+"""Only files that killed processes left behind are removed."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""One coordinator at a time, whatever its state folder; looking up its identity disturbs nothing."""
+"""Only one coordinator works at a time, whatever its state folder. Reading its identity does not disturb it."""
 
 import errno
 import fcntl

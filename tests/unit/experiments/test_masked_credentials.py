@@ -1,4 +1,4 @@
-"""Credentials are in no message and in no record; a server that is down is named within seconds."""
+"""No message or record contains credentials. A server that is down is named within seconds."""
 
 import json
 import socket

@@ -1,4 +1,4 @@
-"""CPU time and energy of an attempt: measured, divided among those that share a machine, or not given at all."""
+"""An attempt's CPU time and energy are measured, divided among runs that share a machine, or left out."""
 
 import os
 import subprocess

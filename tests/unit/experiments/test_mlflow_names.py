@@ -1,4 +1,4 @@
-"""Names that MLflow refuses are mapped, and the mapping is reversible."""
+"""Names that MLflow refuses are mapped to others, and the mapping is reversible."""
 
 import pytest
 from hypothesis import example, given

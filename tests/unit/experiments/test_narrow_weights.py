@@ -1,4 +1,4 @@
-"""bf16 copies of weights, made once per step: the same bits as autocast's casts, by fewer operations."""
+"""bf16 copies of weights, made once per step, are bit-identical to autocast's and need fewer operations."""
 
 from collections import Counter
 

@@ -1,4 +1,4 @@
-"""Changes of networks that are not installed, do not work, or are not for users' functions."""
+"""Changes of networks are refused if they are not installed, do not work, or do not apply to users' functions."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""No wait for a lock, and none on a pipe in place of a file, is without an end and a message."""
+"""Every wait for a lock, and every read of a pipe in place of a file, ends with a message."""
 
 import fcntl
 import os

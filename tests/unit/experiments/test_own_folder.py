@@ -1,4 +1,4 @@
-"""A trainer's folder may have anything in it: links that dangle, pipes, sockets. No finished training is lost by it."""
+"""Dangling links, pipes and sockets in a trainer's folder do not lose a finished training."""
 
 import ctypes
 import os

@@ -1,4 +1,4 @@
-"""Metrics reported by a user's trainer: their names replace no field of an event, and bad numbers give a message."""
+"""A user's metric names cannot replace fields of an event, and invalid numbers give a message."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""The process of a user's trainer: what it can import, which interpreter runs it, how it fails and ends."""
+"""Tests of the process of a user's trainer: its imports, its interpreter, its failures and its end."""
 
 import ast
 import contextlib

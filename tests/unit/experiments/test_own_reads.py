@@ -1,4 +1,4 @@
-"""The data files of a user's trainer (`reads=`): a run fails if their content differs from the plan's."""
+"""If data files of a user's trainer (`reads=`) differ from those that were planned, the run fails."""
 
 import json
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""A user's settings as a configuration and back, the files that make up a trainer, metrics from a command's output."""
+"""Tests of a user's settings as a configuration, a trainer's files, and metrics from a command's output."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What is read of a script's output by a study's patterns: numbers, points of the curve, progress."""
+"""A study's patterns read numbers, points of the curve and progress from a script's output."""
 
 import math
 

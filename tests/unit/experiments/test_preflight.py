@@ -1,4 +1,4 @@
-"""Refusals before training: exactly what preparing and training would refuse."""
+"""Checks before training refuse exactly what preparing and training would refuse."""
 
 import json
 import re

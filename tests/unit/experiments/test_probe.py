@@ -1,4 +1,4 @@
-"""What a probe measures: seconds per step between its first and last point."""
+"""A probe measures the seconds per step between its first and last point."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The identity of a process does not depend on the clock, and a reused process id is another process."""
+"""The identity of a process does not depend on the clock. A reused process id identifies another process."""
 
 import os
 import subprocess

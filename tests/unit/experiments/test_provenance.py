@@ -1,4 +1,4 @@
-"""The recorded code: the user's repository for the user's files, this program's for its own; versions by import."""
+"""Records name the user's repository for the user's files, our repository for ours, and imported versions."""
 
 import platform
 import subprocess

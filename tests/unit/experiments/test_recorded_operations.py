@@ -1,4 +1,4 @@
-"""Operations that a training records, against torch's counter and the formula of each part."""
+"""Operations that a training records equal torch's counter and the formula of each part."""
 
 from typing import Any
 

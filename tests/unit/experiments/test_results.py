@@ -1,4 +1,4 @@
-"""Records of trainings and evaluations: a wrong type that decides is damage, one that describes is left out."""
+"""In records of results, a wrong type of a required field is damage; a wrong type of a description is left out."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""The checkpoints that a training keeps: enough for evaluations of all studies that share the run."""
+"""A training keeps the checkpoints that evaluations of all studies that share the run need."""
 
 from itertools import product
 

@@ -1,4 +1,4 @@
-"""What a record says of a repository: its commit, and the uncommitted changes of the files of the code."""
+"""A record contains a repository's commit and the uncommitted changes of the code's files."""
 
 import hashlib
 import os

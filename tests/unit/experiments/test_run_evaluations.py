@@ -1,4 +1,4 @@
-"""The child's evaluations: a failed one does not stop the others."""
+"""If one evaluation of a child fails, the others still run."""
 
 import json
 import subprocess

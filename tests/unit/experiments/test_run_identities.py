@@ -1,4 +1,4 @@
-"""The child refuses settings that do not fit the given identity, before it trains or decodes."""
+"""Before it trains or decodes, a child refuses settings that do not match the given identity."""
 
 import hashlib
 from typing import ClassVar

@@ -1,4 +1,4 @@
-"""The record of a run: it comes back as it was written, and records of version 0.1.0 are read."""
+"""The record of a run is read as it was written, and records of version 0.1.0 can be read."""
 
 import json
 from dataclasses import asdict

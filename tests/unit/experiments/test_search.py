@@ -1,4 +1,4 @@
-"""Trials of a row: they follow from the file, a budget is used once, better settings are found."""
+"""Trials of a row are determined by its file, a budget is used once, and better settings are found."""
 
 import math
 

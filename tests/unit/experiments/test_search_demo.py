@@ -1,4 +1,4 @@
-"""The search for the demo's settings: its objective, its study file, and what it tries when it is called again."""
+"""Tests of the search for the demo's settings: its objective, its study file, and its behaviour when repeated."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Gradients at the softmax of attention (benchmarks/softmax_gradients.py): their formulas."""
+"""Gradients at the softmax of attention equal their formulas (benchmarks/softmax_gradients.py)."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""SQLite's errors as what a user can do about them; what is no such error passes as it is."""
+"""SQLite's errors become messages that tell the user what to do. Other errors are not changed."""
 
 import sqlite3
 

@@ -1,4 +1,4 @@
-"""Files of a store have the umask's mode; files that may contain secrets are private from the first byte."""
+"""Files of a store have the umask's mode. Files that may contain secrets are private from the first byte."""
 
 import os
 import stat

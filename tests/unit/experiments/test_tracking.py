@@ -1,4 +1,4 @@
-"""MLflow as a view of a run's events and results: whole, once, and rebuildable."""
+"""MLflow shows a run's events and results completely and without duplicates, and can be rebuilt from them."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""The link to a table's rows in MLflow. That MLflow's page reads it: tests/browser."""
+"""Tests of the link to a table's rows in MLflow. tests/browser checks that MLflow's page accepts it."""
 
 from urllib.parse import parse_qs, urlsplit
 

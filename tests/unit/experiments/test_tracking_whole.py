@@ -1,4 +1,4 @@
-"""Nothing is lost on the way to MLflow, and an incrementally written database equals a rebuilt one."""
+"""No value is lost on the way to MLflow, and an incrementally written database equals a rebuilt one."""
 
 import contextlib
 import os

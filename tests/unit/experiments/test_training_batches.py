@@ -1,4 +1,4 @@
-"""Micro-batches as a run takes them: padded to few shapes in bf16, the same pairs in any precision."""
+"""Micro-batches of a run are padded to few shapes in bf16, and have the same pairs in any precision."""
 
 from collections import Counter
 from dataclasses import replace

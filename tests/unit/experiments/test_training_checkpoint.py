@@ -1,4 +1,4 @@
-"""Checkpoints: whole or absent, damage is detected, the right ones are kept."""
+"""Checkpoints are complete or absent, damage is detected, and the right checkpoints are kept."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""Trainings with every optimizer and every schedule: killed and resumed, and continued by a longer one."""
+"""Trainings with every optimizer and schedule can be killed, resumed and continued by a longer training."""
 
 import math
 from itertools import product

@@ -1,4 +1,4 @@
-"""When a shape is captured, what is compared, and what falls back; with a recorder on the processor."""
+"""Tests of CUDA graphs with a fake recorder on the CPU: when shapes are captured, compared or run eagerly."""
 
 import copy
 import logging

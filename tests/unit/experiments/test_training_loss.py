@@ -1,4 +1,4 @@
-"""The smoothed loss against its definition, and its chunked gradient against autograd's."""
+"""The smoothed loss equals its definition, and its chunked gradient equals autograd's."""
 
 import contextlib
 import math

@@ -1,4 +1,4 @@
-"""Deterministic and compiled training: the same numbers, and a clear message if a mode is not available."""
+"""Deterministic and compiled training give the same numbers, and a clear message if a mode is not available."""
 
 import contextlib
 from functools import partial

@@ -1,4 +1,4 @@
-"""The optimizers against their equations and against torch's own, their settings, their state."""
+"""The optimizers equal their equations and torch's optimizers. Also tests their settings and state."""
 
 import math
 

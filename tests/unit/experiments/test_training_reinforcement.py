@@ -1,4 +1,4 @@
-"""The expected GLEU: the reward by its definition, and the drawn gradient against that of all sequences."""
+"""Tests of expected GLEU: the reward equals its definition, and the sampled gradient that of all sequences."""
 
 from collections.abc import Iterator, Sequence
 

@@ -1,4 +1,4 @@
-"""Checkpoints saved during training have the state of their step, and no error is lost."""
+"""Checkpoints saved during training have the state of their step, and errors of the saver are raised."""
 
 import concurrent.futures
 import errno

@@ -1,4 +1,4 @@
-"""The schedules against their formulas in another form, and against torch's schedulers."""
+"""The schedules equal other forms of their formulas and torch's schedulers."""
 
 import math
 

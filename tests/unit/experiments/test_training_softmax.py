@@ -1,4 +1,4 @@
-"""model.softmax: exact in evaluation; in training a sampled one of all pieces is the whole loss; sums without bias."""
+"""Tests of model.softmax: it is exact in evaluation, and sampling all pieces in training gives the full loss."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""The number of threads that a training uses: measured once, then pinned."""
+"""The number of threads of a training is measured once, then pinned."""
 
 import contextlib
 

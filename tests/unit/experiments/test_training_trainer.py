@@ -1,4 +1,4 @@
-"""The training loop: the curve of a plain loop, exact resumes, micro-batches, failures."""
+"""Tests of the training loop: losses of a plain loop, exact resumes, micro-batches and failures."""
 
 import math
 from itertools import pairwise

@@ -1,4 +1,4 @@
-"""A trained model as a translator: order, windows, empty and too long lines, export and load."""
+"""Tests of a trained model as a translator: order, windows, empty and too long lines, export and load."""
 
 import json
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Copies of trees: the content is that of the name, all of it lies below its place, and a change is found later."""
+"""Copies of trees have the content of their name and stay in their folder, and changes are detected."""
 
 import errno
 import hashlib

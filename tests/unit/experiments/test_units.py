@@ -1,4 +1,4 @@
-"""Characters, bytes, words and unigram pieces as units of a corpus: sizes, identities, refusals, a model of each."""
+"""Tests of characters, bytes, words and unigram pieces as a corpus's units: sizes, identities and refusals."""
 
 from pathlib import Path
 from typing import Any

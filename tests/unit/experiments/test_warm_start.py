@@ -1,4 +1,4 @@
-"""A branch's training: the parent run's state at a step, and from there on its own settings."""
+"""A branch starts from the parent run's state at a step and continues with its own settings."""
 
 import shutil
 from typing import ClassVar

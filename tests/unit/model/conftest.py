@@ -1,4 +1,4 @@
-"""Small networks in float64, where equivalences hold to rounding."""
+"""Fixtures for small networks in float64, in which equivalences hold up to rounding."""
 
 from collections.abc import Callable, Iterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""The feed-forward network with every activation, against formulas of scalars (Shazeer 2020, equations 1 to 6)."""
+"""The feed-forward network equals scalar formulas for every activation (Shazeer 2020, equations 1 to 6)."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""A kind of sub-layer that lies outside of the project (tempered_attention.py): one file and one line."""
+"""A kind of sub-layer outside the project (tempered_attention.py) needs one file and one line."""
 
 import sys
 

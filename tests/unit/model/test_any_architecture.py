@@ -1,4 +1,4 @@
-"""What every network must hold, on architectures drawn at random (tests/lines.py)."""
+"""Properties that hold for every network, tested on random architectures (tests/lines.py)."""
 
 import pytest
 import torch

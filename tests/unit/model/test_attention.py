@@ -1,4 +1,4 @@
-"""Equation 1 and figure 2, against the formula written head by head and against torch's own module."""
+"""Equation 1 and figure 2 equal a formula computed head by head and torch's own module."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Comparison, window, heads of keys and values, norms, gate and biases of attention, against plain formulas."""
+"""Options of attention (comparison, window, kv_heads, norms, gate, biases) equal plain formulas."""
 
 import math
 

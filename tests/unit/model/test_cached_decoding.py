@@ -1,4 +1,4 @@
-"""Decoding step by step with caches equals a full pass, for every kind of layer and any ancestry of beams."""
+"""Step-by-step decoding with caches equals a full pass, for every kind of layer and any ancestry of beams."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""Convolutions against torch's, against the feed-forward network, and their counts."""
+"""Convolutions equal torch's and a feed-forward network, and their counts are right."""
 
 import pytest
 import torch

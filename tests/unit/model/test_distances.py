@@ -1,4 +1,4 @@
-"""Positions that attention sees, against their formulas written pair by pair."""
+"""Relative and absolute positions in attention equal their formulas, computed pair by pair."""
 
 import math
 

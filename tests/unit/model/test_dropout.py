@@ -1,4 +1,4 @@
-"""Section 5.4, and our own random bits."""
+"""Tests of dropout (section 5.4) and of our random bits."""
 
 import math
 

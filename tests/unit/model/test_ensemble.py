@@ -1,4 +1,4 @@
-"""An ensemble's next pieces have the mean of its members' probabilities, in a whole pass and step by step."""
+"""An ensemble averages its members' probabilities of the next piece, in a full pass and step by step."""
 
 import itertools
 import math

@@ -1,4 +1,4 @@
-"""Experts against the feed-forward network and a plain sum; the average against a plain mean."""
+"""Experts equal the feed-forward network and a plain sum, and the layer `average` equals a plain mean."""
 
 import pytest
 import torch

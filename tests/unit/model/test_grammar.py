@@ -1,4 +1,4 @@
-"""The line of text of an architecture: what it means, and the column of each mistake."""
+"""Tests of the text lines that describe an architecture: their meaning, and the column named in each error."""
 
 import pytest
 

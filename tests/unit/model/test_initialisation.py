@@ -1,4 +1,4 @@
-"""build_model: initial weights, tied weights, saving and loading."""
+"""Tests of build_model: initial weights, tied weights, saving and loading."""
 
 import copy
 import math

@@ -1,4 +1,4 @@
-"""The files of options and cost import no torch, and each names a computation that can be built."""
+"""The files of options and cost do not import torch, and each names a computation that can be built."""
 
 import runpy
 import sys

@@ -1,4 +1,4 @@
-"""Masked positions have no influence, nor have the other sentences of a batch."""
+"""Masked positions and the other sentences of a batch have no influence."""
 
 import pytest
 import torch

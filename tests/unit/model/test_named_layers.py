@@ -1,4 +1,4 @@
-"""Factorised LSTM, end-to-end memory network, Extended Neural GPU, against their papers' formulas written plainly."""
+"""The factorised LSTM, the end-to-end memory network and the Extended Neural GPU equal their papers' formulas."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Repacked matrices give the results of F.linear, and follow changes of their weights."""
+"""Repacked matrices give the results of F.linear and follow changes of their weights."""
 
 import pytest
 import torch

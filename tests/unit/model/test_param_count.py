@@ -1,4 +1,4 @@
-"""Counts against the built network, against torch's own operation counter, and against the paper's last column."""
+"""Counts equal those of the built network, of torch's operation counter and of the paper's last column."""
 
 import pytest
 import torch

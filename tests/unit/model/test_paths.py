@@ -1,4 +1,4 @@
-"""Path lengths, sequential operations and forward arithmetic, against the sub-layers themselves."""
+"""Computed path lengths, sequential operations and forward arithmetic equal those of the real sub-layers."""
 
 from functools import partial
 

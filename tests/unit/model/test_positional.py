@@ -1,4 +1,4 @@
-"""Section 3.5."""
+"""Tests of positional encodings (section 3.5)."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""last_state, same_position and attentional_lstm: the ways of a decoder to the source besides attention."""
+"""Tests of last_state, same_position and attentional_lstm, by which a decoder reads the source without attention."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""rnn, gru, lstm against torch's modules, their counts, and the line's options."""
+"""rnn, gru and lstm equal torch's modules, their counts are right, and their options work."""
 
 import pytest
 import torch

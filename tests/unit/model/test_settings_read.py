@@ -1,4 +1,4 @@
-"""A setting that is not among `settings_read` changes nothing: neither weights nor outputs."""
+"""A setting that is not in `settings_read` changes neither weights nor outputs."""
 
 import pytest
 import torch

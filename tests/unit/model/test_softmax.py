@@ -1,4 +1,4 @@
-"""The softmax over the memory's positions is torch's, in value and gradient."""
+"""The softmax over the memory's positions equals torch's, in value and gradient."""
 
 import pytest
 import torch

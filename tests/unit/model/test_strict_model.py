@@ -1,4 +1,4 @@
-"""Sections are typed by the rules of JSON, whether values come from a study file, a queue or a child's spec."""
+"""Sections are typed by JSON's rules, whether values come from a study file, a queue or a child's spec."""
 
 from pathlib import Path
 from types import MappingProxyType

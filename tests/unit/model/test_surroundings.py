@@ -1,4 +1,4 @@
-"""Norms, residual connections, embeddings and sharing against plain formulas."""
+"""Norms, residual connections, embeddings and weight sharing equal plain formulas."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""A whole encoder–decoder against torch's own layers with copied weights, both norm placements."""
+"""A whole encoder–decoder equals torch's own layers with copied weights, for both norm placements."""
 
 import pytest
 import torch

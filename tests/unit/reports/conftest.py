@@ -1,4 +1,4 @@
-"""A store in a dict, and plans made directly from the real classes."""
+"""Provide a store in a dict, and plans made directly from the real classes."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace

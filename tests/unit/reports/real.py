@@ -1,4 +1,4 @@
-"""Small stores written by real children: translation, language, a user's function and command."""
+"""Create small stores written by real children: translation, language, a user's function and a command."""
 
 import itertools
 import shutil

@@ -1,4 +1,4 @@
-"""A name that several columns have is refused by everything that takes a column's name."""
+"""A name that several columns share is refused wherever a column's name is expected."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""A TableSpec is all that a table needs: reports print one that no study and no plan made."""
+"""Reports can print a table from a TableSpec alone, without a study or a plan."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What an installed package adds at each extension point (docs/extending.md), without a fork of this program."""
+"""An installed package can add to each extension point (docs/extending.md) without a fork of this program."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Numbers of a paper that nothing here measures: columns of their own, in every format."""
+"""Published numbers that no run measures are printed in separate columns, in every format."""
 
 import csv
 import io

@@ -1,4 +1,4 @@
-"""Ensembles as real children evaluate them, and what is said of them."""
+"""Tests of ensembles that real children evaluate, and of the notes about them."""
 
 import shutil
 from dataclasses import replace

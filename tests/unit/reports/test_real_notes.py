@@ -1,4 +1,4 @@
-"""Footnotes and warnings about how numbers were made, from records that real children wrote."""
+"""Footnotes and warnings about how numbers were made, from records written by real children."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""What a table cost: every attempt once, whatever became of it, and nothing made up."""
+"""A table's cost counts every attempt once, however it ended, and contains no invented values."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Rows that share steps with another: their mark, their note, and a test that pairs their seeds."""
+"""Rows that share steps with another row have a mark, a note and a test that pairs their seeds."""
 
 import math
 

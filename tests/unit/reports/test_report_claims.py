@@ -1,4 +1,4 @@
-"""Sentences about numbers: their grammar, what they mean in published numbers, and the table's test of them in runs."""
+"""Tests of claims: their grammar, their meaning in published numbers, and the test of them in runs."""
 
 import math
 from typing import Any

@@ -1,4 +1,4 @@
-"""The commits under a table: those that its runs recorded."""
+"""The commits under a table are those that its runs recorded."""
 
 import json
 

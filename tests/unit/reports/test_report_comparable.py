@@ -1,4 +1,4 @@
-"""Changes from base: only between numbers that are of the same quantity, on the column's own scale."""
+"""Changes from base exist only between numbers of the same quantity, on the column's scale."""
 
 import math
 

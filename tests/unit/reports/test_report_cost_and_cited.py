@@ -1,4 +1,4 @@
-"""Rates of devices, and other systems' results among the rows."""
+"""Tests of the computing rates of devices, and of other systems' results among the rows."""
 
 from dataclasses import replace
 

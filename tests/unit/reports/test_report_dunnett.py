@@ -1,4 +1,4 @@
-"""Tests between seeds: scipy's Dunnett and Student's t are the oracles."""
+"""Tests between seeds equal scipy's Dunnett and Student's t tests."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Figures: any name is drawn as text; the same numbers give the same bytes."""
+"""Figures show any name as text, and the same numbers give the same bytes."""
 
 import itertools
 import math

@@ -1,4 +1,4 @@
-"""The formats for readers: gaps, digits, groups, and the layout of Markdown and LaTeX."""
+"""Tests of human-readable formats: gaps, digits, groups, and the layout of Markdown and LaTeX."""
 
 import re
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Studies with `within_groups`: each group has its own base, and is tested by itself."""
+"""In studies with `within_groups`, each group has its own base and is tested separately."""
 
 import pytest
 from scipy import stats

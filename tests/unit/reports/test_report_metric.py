@@ -1,4 +1,4 @@
-"""A user's own metric, declared once with its task: tests, comparison, figures and notes use the declaration."""
+"""Tests, comparison, figures and notes use a user's metric as its task declares it."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""The HTML page: any name is text; only its own script runs, nothing is fetched; all numbers are present."""
+"""The HTML page shows any name as text, runs only its own script, fetches nothing and has all numbers."""
 
 import base64
 import hashlib

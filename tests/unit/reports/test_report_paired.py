@@ -1,4 +1,4 @@
-"""Paired tests on examples' shares, and examples side by side."""
+"""Tests of paired tests on scores per example, and of examples side by side."""
 
 import json
 import math

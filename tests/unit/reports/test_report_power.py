@@ -1,4 +1,4 @@
-"""Power before the seeds are trained: simulated tables are the oracle."""
+"""The power predicted before training equals that of simulated tables."""
 
 import numpy as np
 import pytest

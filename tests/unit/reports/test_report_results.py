@@ -1,4 +1,4 @@
-"""Outcomes and frames: look-ups by identity; a missing value is never a number."""
+"""Outcomes and frames are found by identity, and a missing value is never a number."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""The changes that a table marks, the test, and the notes on it."""
+"""Tests of marked changes, the significance test, and its notes."""
 
 import math
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""The table's rules: order, base, blanks, means, changes, gaps, what may be compared."""
+"""Tests of the table's rules: order, base, blanks, means, changes, gaps and comparisons."""
 
 import math
 import statistics

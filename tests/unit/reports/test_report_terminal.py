@@ -1,4 +1,4 @@
-"""The table on a terminal: no wider than it, groups apart, colours, notes behind an option."""
+"""A table on a terminal fits its width, separates groups, uses colours and hides notes behind an option."""
 
 import io
 from dataclasses import replace

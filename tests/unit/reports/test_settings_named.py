@@ -1,4 +1,4 @@
-"""What a table says of settings: notes and set-up name what differs from the paper's; cells show what a row reads."""
+"""Notes and set-up name the settings that differ from the paper's; cells show the settings that a row reads."""
 
 from pathlib import Path
 from typing import Any, get_args, get_origin

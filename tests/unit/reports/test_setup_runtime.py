@@ -1,4 +1,4 @@
-"""The checklist's runtime and attempts, from records with given times."""
+"""The checklist's runtime and number of attempts, from records with given times."""
 
 from reports.render.setup import checklist
 

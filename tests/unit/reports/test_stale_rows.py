@@ -1,4 +1,4 @@
-"""Results of other code than the present are kept and marked; rows are compared if the code they share is equal."""
+"""Results of other code are kept and marked. Rows are compared if the files that both used are equal."""
 
 from dataclasses import replace
 

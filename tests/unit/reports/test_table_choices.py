@@ -1,4 +1,4 @@
-"""Which columns and notes are printed: by the study, by the command, in every format."""
+"""The study and the command select the printed columns and notes, in every format."""
 
 import json
 import re
