@@ -1,8 +1,9 @@
 """Evaluate the weights of a run. An evaluation consists of parts: likelihood, decode and score.
 
-The identity of a part is a hash of the run, the evaluated set and the settings that the part reads. If the store has a
-part of the same identity, made from the same weights by the present code, that part is copied and not computed again.
-For example, a row with another beam size reuses the perplexity, and another metric reuses the translations.
+The identity of a part is a hash of the run, the evaluated set and the settings that the part reads. The store may have
+a part with the same identity that the present code made from the same weights. In this case the stored part is copied
+and not computed again. For example, a row with another beam size reuses the perplexity, and an evaluation with another
+metric reuses the translations.
 """
 
 import contextlib
@@ -39,8 +40,8 @@ class _Made(NamedTuple):
 class Evaluations(NamedTuple):
     """The evaluations that an attempt makes.
 
-    weights: the folder of the attempt that trained the weights. If an earlier attempt trained them, the stored
-        evaluations of the run are reused.
+    weights: the folder of the attempt that trained the weights. If an earlier attempt trained them, parts of the run's
+        stored evaluations may be reused.
     code: the name of each part → the digest of its code when this attempt began.
     """
 
@@ -54,8 +55,8 @@ class Evaluations(NamedTuple):
     def make(self, items: Sequence[EvaluationSpec], renew: Mapping[str, int]) -> None:
         """Make all evaluations in `items`.
 
-        If one evaluation fails, the others are still made, and the first error is raised at the end. Out of memory, a
-        full disk and a failed device are raised at once.
+        If one evaluation fails, the other evaluations are still made, and the first error is raised at the end. But if
+        memory runs out, the disk is full or the device fails, the error is raised at once.
 
         renew: eval_id → the attempt whose stored evaluation is replaced.
         """
@@ -91,7 +92,7 @@ class Evaluations(NamedTuple):
                 f"{why_unknown(f'evaluation.{name}')} Then `ablations run` makes the evaluation."
             )
         target = self.context.folder / "evaluations" / spec.eval_id
-        target.parent.mkdir(exist_ok=True)  # without parents=True: do not create a new store where one was moved away
+        target.parent.mkdir(exist_ok=True)  # without parents=True, so that a store that was moved is not created again
         target.mkdir(exist_ok=True)
         versions = self.task.versions()
         parts: dict[str, Part] = {}
@@ -137,7 +138,10 @@ class Evaluations(NamedTuple):
 
 
 def versions_of(task: Task, facts: Mapping[str, Any]) -> dict[str, str]:
-    """Return the versions of the packages on which the numbers depend. `facts` may add versions, such as CUDA's."""
+    """Return the versions of the packages on which the results depend.
+
+    facts: facts of a training or evaluation; their entry "versions" may add further versions, such as CUDA's.
+    """
     own = facts.get("versions")
     return {**task.versions(), **(own if isinstance(own, dict) else {})}
 

@@ -7,7 +7,7 @@ The server imports each MODULE, such as torch, and then sends {ready} on the soc
 {pid, code}. The server ends when the socket closes; its children continue.
 
 The server must not compute anything with torch. After a parallel operation, torch has a pool of threads. A fork does
-not copy threads, so a forked child would wait for them forever. Each child sets its own number of threads.
+not copy threads, so a forked child would wait for the threads forever. Each child sets its number of threads itself.
 
 A child always runs the code that is on disk when the child starts. If an imported module of this project was edited
 after the import, the child executes a new interpreter instead of using the imported modules.
@@ -35,7 +35,7 @@ from experiments.store.durable import states_of
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Serve until the socket closes. In a forked child, run the requested program and exit."""
+    """Serve until the socket closes. In a forked child, this function runs the requested program and exits."""
     for name in arguments[1:]:
         with contextlib.suppress(ImportError), warnings.catch_warnings(action="ignore"):
             importlib.import_module(name)

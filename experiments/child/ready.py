@@ -1,8 +1,9 @@
-"""Work that is done once, before the fork server forks the children for users' functions and commands.
+"""Work that the fork server does once for all of its children: this module does the work when it is imported.
 
-The fork server imports this module (experiments/jobs/engines/fork_server.py). The module imports the child's program
-and its tasks, builds the schemas of the records, and reads facts about the program and the host. Otherwise, each child
-would have to do this work and run git. Imports no torch.
+The fork server imports this module if the children run users' functions and commands
+(experiments/jobs/engines/fork_server.py). The module imports the child's program and its tasks, builds the schemas of
+the records, and reads facts about the program and the host. Without it, each child would do this work and run git.
+Imports no torch.
 """
 
 import experiments.child.run  # noqa: F401 - a child runs this module again under the name __main__

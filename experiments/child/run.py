@@ -8,8 +8,8 @@ child does not need a coordinator. This option is for debugging with a copy of a
 If a run trains on several devices, each device has one process. The child is rank 0, and starts the other ranks with
 `python -m experiments.child.run SPEC RANK PORT`.
 
-Exit codes (experiments/records.py: ChildExit): 0 finished, 1 failed, 3 preempted, 4 the disk is full. The last event
-has the reason of a failure.
+Exit codes (experiments/records.py: ChildExit): 0 finished, 1 failed, 3 preempted, 4 the disk is full. After a failure,
+the last event contains the reason.
 """
 
 import contextlib
@@ -58,9 +58,12 @@ log = logging.getLogger("experiments.child.run")
 
 
 def main(spec_path: Path, rank: int = 0, port: int = 0, *, alone: bool = False) -> int:
-    """Run one attempt and return the exit code. No exception is raised; the attempt's last event describes a failure.
+    """Run one attempt and return the exit code. If the attempt fails, its last event describes the failure.
 
-    alone: do not stop when the coordinator that the spec names has ended.
+    If a signal killed a user's trainer, this process ends by the same signal.
+
+    rank, port: rank of this process, and port of rank 0, if several devices train the run.
+    alone: whether to continue when the coordinator that the spec names has ended.
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True)
     faulthandler.enable()  # write the stack to the log when native code crashes
@@ -98,7 +101,8 @@ def main(spec_path: Path, rank: int = 0, port: int = 0, *, alone: bool = False) 
         events.emit("preempted", step=outcome.step)
         return ChildExit.PREEMPTED
     except Exception as error:
-        # The log has the traceback of TrainerFailed already. The message of Diverged is sufficient without a traceback.
+        # The log already contains the traceback of TrainerFailed. Diverged needs no traceback, because its message is
+        # sufficient.
         if isinstance(error, TrainerFailed | Diverged):
             log.error("failed: %s", error)
         else:
@@ -115,8 +119,8 @@ def main(spec_path: Path, rank: int = 0, port: int = 0, *, alone: bool = False) 
 def _watched(attempt: AttemptSpec, folder: Path) -> AbstractContextManager[None]:
     """Return a context in which the imports of a user's trainer are recorded.
 
-    The context does nothing for built-in tasks. It also does nothing for a row that changes code: there the task
-    records the imports itself (experiments/tasks/own/run_code.py: own_code).
+    The context does nothing for built-in tasks. It also does nothing for a row that changes code, because the task of
+    such a row records the imports itself (experiments/tasks/own/run_code.py: own_code).
     """
     run = attempt.spec
     if not trains_apart(run.task) or run.trainer.tree:
@@ -128,8 +132,9 @@ def _watched(attempt: AttemptSpec, folder: Path) -> AbstractContextManager[None]
 def cap_memory(device: DeviceSpec) -> None:
     """Limit the memory of a run on a processor to `device.memory_gb`.
 
-    Allocations beyond the limit fail, and the run continues with smaller micro-batches. The limit counts private
-    writable memory (RLIMIT_DATA). torch limits the memory of a GPU (experiments/device.py).
+    Allocations beyond the limit fail, and the coordinator then resumes the run with smaller micro-batches. The limit
+    applies to private writable memory (RLIMIT_DATA). For a run on a GPU, this function does nothing, because torch
+    limits the memory of the GPU (experiments/device.py).
     """
     if device.kind != "cpu" or device.memory_gb is None:
         return
@@ -176,7 +181,7 @@ def _announce(events: EventWriter, attempt: AttemptSpec, task: Task, code: str) 
 def _revision(attempt: AttemptSpec, task: Task) -> provenance.RepositoryState:
     """Return the repository, commit and uncommitted diff of the code that this attempt runs.
 
-    For a row that changes code, they are those of the tree that was fixed when the run was planned.
+    For a row that changes code, this code is the tree that was fixed when the run was planned.
     """
     if tree := attempt.spec.trainer.tree:
         return trees.revision_of(Path(attempt.store), tree)
@@ -225,7 +230,7 @@ def _context(
 def _attempt(
     attempt: AttemptSpec, task: Task, config: Any, folder: Path, events: EventWriter, stop: StopRequest, code: str
 ) -> None:
-    """Train or find the weights of the run, write the result, and evaluate them.
+    """Train the run and write its result, or find its trained weights. Then make the evaluations.
 
     code: the digest of the training code when the attempt began.
     """
@@ -264,7 +269,7 @@ def _attempt(
 
 
 def _check_identities(attempt: AttemptSpec, config: TaskConfig) -> None:
-    """Raise Damaged if the settings of the run or of an evaluation have another identity than the spec names."""
+    """Raise Damaged if the settings of the run or of an evaluation do not give the run_id or eval_id in the spec."""
     run = attempt.spec
     if run.run_id == PROBE_ID:
         return
@@ -316,10 +321,10 @@ def _write_result(
 
 
 def open_members(attempt: AttemptSpec, store: Store) -> list[ensembles.TrainedMember]:
-    """Return the members of the ensemble that the spec names, or [] if the spec is no ensemble.
+    """Return the members of an ensemble; [] if the run is no ensemble.
 
-    Raises UserError if a member is missing, or if an evaluation of a recorded ensemble finds that a member has been
-    trained again with other weights.
+    Raises UserError if a member is missing. If the attempt only evaluates an ensemble, UserError is also raised if a
+    member was trained again with other weights since the ensemble was recorded.
     """
     members = ensembles.members(store, attempt.spec.members)
     recorded = None if attempt.train or not members else store.result(attempt.spec.run_id)

@@ -12,17 +12,17 @@ from typing import Any
 from experiments.processes.process_identity import is_alive
 
 WATCH_EVERY_S = 0.5
-TWICE_S = 1.0  # a second signal within this time belongs to the same request: a cluster may send two
+TWICE_S = 1.0  # seconds; a second signal within this time is the same request, because a cluster may send two signals
 log = logging.getLogger(__name__)
 
 
 class StopRequest:
-    """A request to stop, which the child tests by calling this object.
+    """A request to stop. The child calls this object to find out whether it must stop.
 
     SIGTERM, SIGINT or the end of the coordinator sets the request. A second signal ends the process at once.
 
-    coordinator: the identity of the coordinator's process. None for a child on a cluster, whose coordinator may be on
-        another machine and may end before the child.
+    coordinator: the identity of the coordinator's process; None if the child continues without its coordinator. A
+        child on a cluster does, because its coordinator may be on another machine.
     """
 
     def __init__(self, coordinator: Mapping[str, Any] | None) -> None:

@@ -17,10 +17,10 @@ from experiments.errors import UserError
 
 Indices = NDArray[np.int64]
 
-# Measured on multi30k (V 8,000), German news (V 8,000) and the built-in corpus, with 4,096 tokens per batch: padding is
-# 5 to 7 %. Two pairs of one batch are in one batch again in the next epoch in about a third of the cases. With
-# MIXING = 2.0, they are in a quarter of the cases, and padding is 7 %.
-BAND = 1.05  # lengths within 5 % count as equal
+# These values were measured on multi30k and German news (with 8,000 pieces each) and on the built-in corpus, with 4,096
+# tokens per batch. Padding is 5 to 7 %. Two pairs of one batch are together in one batch of the next epoch in about a
+# third of the cases. With MIXING = 2.0, this happens in a quarter of the cases, and padding is 7 %.
+BAND = 1.05  # lengths whose ratio is at most about 1.05 count as equal
 # The order by length is shuffled locally: a pair moves by at most MIXING batches, measured in tokens.
 MIXING = 1.25
 MIXING_SHARE = 1 / 40  # a pair moves by at most this fraction of the epoch, so that large batches have little padding
@@ -29,9 +29,10 @@ MIXING_SHARE = 1 / 40  # a pair moves by at most this fraction of the epoch, so 
 class BatchPlan:
     """A plan of batches in which all pairs have a similar length.
 
-    Every epoch has every pair once. The batches and their order differ between epochs. Steps and epochs count from 0.
+    Every epoch contains every pair once. The batches and their order differ between epochs. Steps and epochs are
+    counted from 0. Raises UserError if a single pair exceeds `tokens_per_batch`.
+
     source_lengths, target_lengths: the number of pieces of every pair, EOS counted.
-    Raises UserError if a single pair exceeds `tokens_per_batch`.
     """
 
     def __init__(self, source_lengths: ArrayLike, target_lengths: ArrayLike, tokens_per_batch: int, seed: int) -> None:
@@ -115,7 +116,7 @@ class BatchPlan:
 
 
 def _bounds(source_sums: Indices, target_sums: Indices, cap: int) -> list[int]:
-    """Return the bounds that cut a sequence of N pairs into batches, each as full as `cap` allows.
+    """Return the bounds that cut a sequence of N pairs into batches. Each batch is as full as `cap` allows.
 
     source_sums, target_sums: (N+1,) cumulative lengths, which start with 0.
     """
@@ -128,7 +129,10 @@ def _bounds(source_sums: Indices, target_sums: Indices, cap: int) -> list[int]:
 
 
 def _even_bounds(source: Indices, target: Indices, cap: int) -> list[int]:
-    """Return bounds of as few batches as `_bounds` gives, but evenly full: the last batch is not small."""
+    """Return the bounds of as many batches as `_bounds` gives, but with about equally full batches.
+
+    With `_bounds`, the last batch could be small.
+    """
     source_sums, target_sums = (np.concatenate([[0], np.cumsum(lengths)]) for lengths in (source, target))
     return _evened(lambda tried: _bounds(source_sums, target_sums, tried), int(max(source.max(), target.max())), cap)
 

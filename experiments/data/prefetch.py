@@ -9,10 +9,10 @@ Item = TypeVar("Item")
 
 
 def prefetch(items: Iterable[Item], depth: int = 2) -> Generator[Item]:
-    """Yield `items` in order. A thread produces up to `depth` + 1 of them ahead of the consumer.
+    """Yield `items` in order. A thread produces up to `depth` + 1 items before the consumer requests them.
 
-    An exception of the iterable is raised here, after the items before it. Closing the generator early, for example
-    with `contextlib.closing`, stops the thread and waits for it.
+    If `items` raises an exception, the generator yields the items before it and then raises the exception. If the
+    generator is closed early, for example by `contextlib.closing`, it stops the thread and waits for its end.
     """
     source, end = iter(items), object()
     with ThreadPoolExecutor(1, "prefetch") as thread:

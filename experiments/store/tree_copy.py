@@ -102,8 +102,8 @@ def leading_out(links: Mapping[str, str], outside: Collection[str] = ()) -> str 
     """Return the first link of a tree that leads out of it, directly or through other links; None if there is none.
 
     links: path → target.
-    outside: paths that will be links to places outside the tree. Other links may lead to and into these paths, but may
-        not leave them by "..".
+    outside: paths that will be links to places outside of the tree. Other links may lead to these paths or to paths
+        below them, but must not continue with "..".
     """
     return next((path for path in sorted(links) if _leads_out(path, links, outside)), None)
 

@@ -62,7 +62,7 @@ class Task(ABC):
         return any metric.
     evaluation_parts: names of the methods that make the parts of an evaluation, in order.
     part_reads: part → the parts whose output it reads.
-    part_settings: part → the evaluation settings that it reads. A part without an entry reads all of them.
+    part_settings: part → the evaluation settings that it reads. A part without an entry reads all settings.
     inputs_read, prepare_reads: the settings that `inputs` and `prepare` read, by dotted name. A name that ends in a dot
         is a group. The methods are called once for all configurations in which these settings are equal. None means all
         settings except the seed.
@@ -70,7 +70,7 @@ class Task(ABC):
     init_stats: names of statistics that are measured before the first and before the last update. The facts of a run
         contain them under "start" and "end".
     reuses_parts: whether a part of an evaluation may be copied from a stored part with the same identity.
-    ensembles: whether the parts of an evaluation support ensembles, that is, read `context.members`.
+    ensembles: whether the parts of an evaluation support ensembles, that is, whether they read `context.members`.
     use: how `ablations generate` and `ablations export` use a trained model; None if they do not support the task.
     folder: the study's folder; None for a built-in study.
     script: the user's file. The repository that contains it is recorded with a run.
@@ -98,7 +98,7 @@ class Task(ABC):
     def with_columns(self, columns: Sequence[Column]) -> Self:
         """Return a copy of this task with the columns of a study.
 
-        For the metrics of this task, the study's columns take the rules of comparison from the task's columns.
+        If a column of the study has a metric of this task, it takes the rules of comparison from the task's column.
         """
         changed = copy.copy(self)
         changed.columns = known_to(columns, self.columns)
@@ -121,8 +121,8 @@ class Task(ABC):
     def packages(self) -> Sequence[str] | None:
         """Return the import names of the packages on which the numbers depend; None if another program computes them.
 
-        These are the packages that the user's files import, without the standard library, this program and the user's
-        modules in the same folders.
+        For a user's code, the result contains the packages that its files import. It excludes the standard library,
+        this program, and the user's modules in the same folders.
         """
         files = self.code_paths()
         names = {name.partition(".")[0] for file in files for name in imports_of(file)} - {""}  # "": relative imports
@@ -146,7 +146,7 @@ class Task(ABC):
         return self._version(TRAINING, TRAINING_VERSION)
 
     def changed_code(self, result: TrainingResult, store: Path) -> list[str]:
-        """Describe how the code that trained a run has changed; [] if the result is not stale."""
+        """Return descriptions of how the code that trained a run has changed; [] if the result is not stale."""
         now = self.training_code(store)
         return [] if result.code_digest == now else [f"training code {result.code_digest or 'unknown'}, now {now}"]
 
@@ -184,12 +184,12 @@ class Task(ABC):
         return 0.0
 
     def least_memory_bytes(self, config: Any, kind: str, *, limited: bool = False) -> float:
-        """Predict the peak memory of the training with the smallest micro-batch, in bytes.
+        """Predict the peak memory of the training, in bytes, if it uses its smallest micro-batch.
 
-        A run uses smaller micro-batches after it has run out of memory.
+        After a run has run out of memory, it continues with smaller micro-batches.
 
-        limited: whether the run has a memory limit. On a processor without a limit, no error is reported when main
-            memory runs out, so the run does not reduce its micro-batches.
+        limited: whether the run has a memory limit. On a processor without a limit, the kernel kills the run when main
+            memory runs out, so the run cannot reduce its micro-batches.
         """
         return self.memory_bytes(config, kind)
 
@@ -207,7 +207,7 @@ class Task(ABC):
         return 0.0
 
     def preflight(self, config: Any, store: Path) -> list[UserError]:
-        """Return the reasons why a run cannot be trained or scored, as far as settings and corpus show them.
+        """Return the reasons, found in the settings and the corpus, why a run cannot be trained or scored.
 
         `ablations plan` calls this method, and `ablations run` calls it before runs are queued. It takes seconds at
         most, and writes nothing to the store except cached hashes of files.
@@ -223,7 +223,7 @@ class Task(ABC):
         return []
 
     def device_warnings(self, config: Any, kind: str, *, trained: bool) -> list[str]:
-        """Return warnings about computations that are slow on these devices. Arguments as in `device_preflight`."""
+        """Return warnings about slow computations on this machine's devices. Arguments: see `device_preflight`."""
         return []
 
     def not_a_branch(self, parent_run: Any, config: Any, step: int) -> str:
@@ -239,7 +239,7 @@ class Task(ABC):
         """Return the value that replaces "auto" in all rows of a table, and a sentence with the reason.
 
         setting: a setting of `settled_for_table`.
-        configs: the key of each row with the value "auto" → its configuration. Rows that are not selected are included.
+        configs: key of each row whose setting is "auto" → its configuration, also for rows that are not selected.
         """
         raise NotImplementedError(setting)
 
@@ -266,7 +266,7 @@ class Task(ABC):
         return []
 
     def outdated(self, made: EvaluationResult) -> bool:
-        """Return whether to repeat an evaluation without training, because the study now reads other numbers."""
+        """Return whether an evaluation must be repeated, because the study now extracts other values from outputs."""
         return False
 
     @abstractmethod
@@ -278,8 +278,8 @@ class Task(ABC):
     ) -> dict[str, Any]:
         """Evaluate a set and return {"metrics": {name: float}, …facts}.
 
-        A task with several `evaluation_parts` defines these methods instead. Each of them returns such facts, and finds
-        the files of the earlier parts in `folder`.
+        A task with several `evaluation_parts` defines one method for each part instead. Each of these methods returns
+        such a dictionary, and finds the files of the earlier parts in `folder`.
 
         weights: the folder of the attempt that trained.
         folder: the folder for outputs.

@@ -1,9 +1,9 @@
-"""The columns of a table. A `Column` describes where its numbers come from, and how they are printed and compared.
+"""The columns of a table. A `Column` describes the source of its values, and how they are printed and compared.
 
 A task lists its columns in `Task.columns`. Reports get all information about a metric from its `Column`. To add a
-metric, add a `Column` and the metric's name in `Task.metrics`. With `counts`, reports also recompute recorded scores
-and test differences across sentences, `ablations compare` prints confidence intervals, and a figure shows scores by
-length.
+metric, add a `Column` and add the metric's name to `Task.metrics`. If the column has `counts`, reports also recompute
+recorded scores and test differences across sentences, `ablations compare` prints confidence intervals, and a figure
+shows scores by length.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -27,8 +27,8 @@ class Counts:
         sentence. Otherwise, these are fields of the file's JSON objects.
     value: the metric as a function of the sums over any selection of sentences. It maps an array of shape
         (…, len(names)) to an array of shape (…).
-    length: the count that is a sentence's length in words, for sets without stored lengths of the sources; "" if there
-        is none.
+    length: name of the count that contains a sentence's length in words; "" if there is none. It is used for sets
+        whose source lengths are not stored.
     """
 
     names: tuple[str, ...]
@@ -69,15 +69,15 @@ class Column:
     paper: str = ""  # key of the column among the published values of a row (`paper`)
     about: str = ""  # a sentence about the metric for the notes of the table
     logarithmic: bool = False  # whether changes are differences of natural logarithms
-    per_piece: bool = False  # whether the unit is a word piece; values of different tokenizers are then not compared
+    per_piece: bool = False  # whether the metric is per word piece, so that it is not compared across tokenizers
     optional: bool = False  # whether the column is printed only if [table] columns or --columns names it
-    counts: Counts | None = None  # if None, tests across examples need each example's share in the metric
+    counts: Counts | None = None  # counts of each example; None if the metric is not a function of counts
 
 
 def named(name: str, columns: Sequence[Column]) -> Column | None:
-    """Return the column with this key, or else with this metric, heading or key of published values.
+    """Return the column that `name` identifies by its key, metric, heading or key of published values, in this order.
 
-    Returns None if the name is empty or no column has it. Raises UserError if several columns have it.
+    Return None if the name is empty or identifies no column. Raises UserError if it identifies several columns.
     """
     if not name:
         return None
@@ -91,9 +91,9 @@ def named(name: str, columns: Sequence[Column]) -> Column | None:
 
 
 def known_to(columns: Iterable[Column], own: Iterable[Column]) -> tuple[Column, ...]:
-    """Add the rules of comparison to the columns of a study or a file. They are taken from the task's columns (`own`).
+    """Return columns of a study or a file with the rules of comparison of the task's columns (`own`) added.
 
-    These rules are `logarithmic`, `per_piece` and `counts` of the task's column for the same metric.
+    The rules are `logarithmic`, `per_piece` and `counts` of the task's column for the same metric.
     """
     by_metric = {column.metric: column for column in reversed(tuple(own))}
     return tuple(_joined(column, by_metric.get(column.metric, column)) for column in columns)

@@ -12,8 +12,8 @@ COMPILE = "training.compile"
 # This was measured on an NVIDIA H100 with torch 2.11 and bf16 on 2026-11-26 (`python -m benchmarks.gpu`, part
 # language-model, rows "base even" and "base compiled").
 SAVED_S_PER_FLOP = (1.33217 - 1.11634) / (491_520 * 854_438_400)
-# Seconds that it takes to compile the layers of a row. This is an estimate, not a measurement on a GPU: several times
-# the time on a processor.
+# Seconds that it takes to compile the layers of a row. This is an estimate (several times the time that was measured on
+# a processor), and not a measurement on a GPU.
 COMPILE_S = 120.0
 PAYS_FROM = COMPILE_S / SAVED_S_PER_FLOP  # floating-point operations of a training for which compiling saves time
 
@@ -21,8 +21,8 @@ PAYS_FROM = COMPILE_S / SAVED_S_PER_FLOP  # floating-point operations of a train
 def for_table(costs: Mapping[str, float], configs: Mapping[str, RunConfig]) -> tuple[Literal["cuda", False], str]:
     """Return the value that replaces "auto" in all rows of a table, and a sentence with the reason.
 
-    All rows get the same value, because a table must not compare compiled rows with others. On processors, "auto" never
-    compiles.
+    All rows get the same value, because a table must not compare compiled rows with rows that are not compiled. The
+    value is "cuda" (compile on GPUs only) or False.
 
     costs: row → predicted floating-point operations of one training; 0 if unknown.
     """

@@ -19,7 +19,7 @@ LOWER = _set_of(
     failure failures
     """
 )
-COSTS = _set_of("time runtime walltime duration rank")  # lower is better, but a column with this name is not a score
+COSTS = _set_of("time runtime walltime duration rank")  # lower is better, but these words do not name a score
 HIGHER = _set_of(
     """
     acc accuracy acc1 acc5 top1 top5 f1 fscore bleu sacrebleu chrf rouge meteor cider spice comet auc auroc auprc aupr
@@ -55,7 +55,7 @@ def direction(name: str) -> str:
 
 
 def is_metric(name: str) -> bool:
-    """Return whether the name of a column in a file is that of a score."""
+    """Return whether the name of a column in a file names a score."""
     words = set(_words(name))
     return bool(words & (LOWER | HIGHER | WEAK)) or "↓" in name or "↑" in name
 

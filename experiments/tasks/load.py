@@ -2,8 +2,8 @@
 
 A task is part of the core, an extra or an installed package, or it is a user's function.
 
-A user's function is in the folder of the study and is not installed. The plan, the coordinator and the child therefore
-pass this folder. The function runs in its own process (own/trainer_process.py).
+A user's function is in the folder of the study and is not installed. Therefore the plan, the coordinator and the child
+pass this folder to `load_task`. The function runs in a separate process (own/trainer_process.py).
 
 A package adds a task by an entry point of the group `ablations.tasks`, whose object is a Task (base.py). Such a task
 runs in the process of this program.
@@ -34,7 +34,7 @@ OF_STUDIES = ("command", "imported")  # tasks whose settings each study declares
 
 
 def is_built_in(name: str) -> bool:
-    """Return whether this program defines the settings and scores of a task, so that scores can be recomputed."""
+    """Return whether this program defines the settings and scores of a task. If so, it can recompute the scores."""
     return (name in BUILTIN or name in added("tasks", packages=False)) and name not in OF_STUDIES
 
 

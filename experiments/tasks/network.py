@@ -48,18 +48,19 @@ MICRO_BATCH_TOKENS = {"cpu": 4096, "cuda": 32768}  # maximum positions per side 
 # Positions of a batch per token. On a GPU, batches are padded to one of a few shapes. `python -m benchmarks.padding`
 # measures 1.17 for multi30k with 25,000 tokens.
 PADDED = {"cpu": 1.0, "cuda": 1.2}
-# Number of tokens whose logits, or gradients of logits, exist at the same time (experiments/training/loss.py). Two
-# chunks wait for one matrix product. On a GPU, the logits of the present chunk exist too.
+# Number of tokens whose logits, or gradients of logits, exist at the same time (experiments/training/loss.py). The
+# gradients of two chunks are kept until one matrix product uses them. On a GPU, the logits of the present chunk exist
+# too.
 LOGIT_TOKENS = {"cpu": 2 * 512, "cuda": 3 * 8192}
 PROCESS_BYTES = {"cpu": 295e6, "cuda": 700e6}  # main memory of torch; GPU memory of the CUDA context and its kernels
-# Bytes of the heap per byte of activations. The gradients of the backward pass exist at the same time as activations,
-# and the freed blocks of a step leave gaps that do not fit the blocks of the next step. With glibc, new kernels of bf16
-# products are placed between blocks, so that gaps cannot be merged.
+# Bytes of the heap per byte of activations. The heap is larger than the activations for two reasons: gradients of the
+# backward pass exist at the same time, and the freed blocks of a step leave gaps that are too small for the blocks of
+# the next step. With glibc, new kernels of bf16 products are placed between blocks, so that gaps cannot be merged.
 HEAP, HEAP_AMONG_KERNELS = 1.8, {"glibc": 4.3, "tcmalloc": 1.8}
-# Number of kernels for bf16 products, with one kernel per shape. A training on padded shapes has up to 1,900 kernels
-# (experiments/device.py lets oneDNN cache 2,048), but a smaller heap: multi30k's model used 1.35 GB with glibc, and the
-# prediction was 1.55 GB. A processor without instructions for bf16 has no such kernels: the demo's model used 0.35 GB
-# in bf16 and in fp32.
+# Assumed number of kernels for bf16 products. Each shape needs one kernel. A training on padded shapes has up to 1,900
+# kernels (experiments/device.py lets oneDNN cache 2,048), but its heap is smaller: multi30k's model used 1.35 GB with
+# glibc, and the prediction was 1.55 GB. A processor without instructions for bf16 has no such kernels: the demo's model
+# used 0.35 GB in bf16 and in fp32.
 KERNELS = 1024
 KERNEL_BYTES = {"glibc": 0.5e6, "tcmalloc": 0.35e6}
 WEIGHT_BYTES, NARROW_BYTES = 4, 2
@@ -76,9 +77,9 @@ def state_numbers(config: ModelConfig, vocab_sizes: tuple[int, int], training: T
 
 
 def _state_bytes(kind: str, state: float) -> float:
-    """Return the bytes per parameter for the parameter, its gradient and the optimizer's state in fp32.
+    """Return the bytes that each parameter needs in fp32 for its value, its gradient and the optimizer's state.
 
-    On a processor, the result includes the copy of parameter and state that is made for a checkpoint.
+    On a processor, the result includes the copy of the value and of the state that is made for a checkpoint.
     """
     return WEIGHT_BYTES * (2 + state + (1 + state if kind == "cpu" else 0))
 
@@ -106,9 +107,9 @@ def memory_bytes(
     length: word pieces of a sentence.
     state: numbers that the optimizer stores per parameter (`state_numbers`).
     kernels: whether bf16 products need a kernel per shape. This is so on a processor with instructions for bf16.
-    graphs: whether a GPU records the passes as CUDA graphs (`training.graphs`). The graphs share a memory pool, which
-        holds a second pass of the largest shape. Two further sets of gradients are needed: the results of a recorded
-        pass, and the gradients that are compared with them.
+    graphs: whether a GPU records the forward and backward passes as CUDA graphs (`training.graphs`). The graphs share a
+        memory pool, which needs as much memory as one pass of the largest shape. Two further sets of gradients are
+        needed: those that a recorded pass computes, and those with which they are compared.
     """
     params = count.num_params(config, *vocab_sizes)
     tokens = min(tokens_per_batch, MICRO_BATCH_TOKENS[kind])
@@ -148,7 +149,7 @@ _known: dict[str, tuple[int, int]] = {}  # cache of this process: digest → siz
 def sizes_by_text(corpus: Corpus, data: DataConfig, shared: bool) -> tuple[int, int]:
     """Return the source and target vocabulary sizes, special symbols included.
 
-    The tokenizers are learnt once for each content of a corpus; the sizes are cached.
+    The tokenizers are learnt once for each version of a corpus. After that, the sizes come from a cache.
     """
     if data.units == "byte":
         return SIZE, SIZE

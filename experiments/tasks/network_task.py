@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 
 def _abilities(config: RunConfig, kind: str, trained: bool) -> list[Ability]:
-    """Return the ability of the devices for each precision that a run needs.
+    """Return, for each precision that a run needs, whether the devices can compute in it.
 
     trained: whether the run is trained already and is only scored.
     """
@@ -56,7 +56,7 @@ def _abilities(config: RunConfig, kind: str, trained: bool) -> list[Ability]:
 
 
 def _shared(config: RunConfig) -> bool:
-    """Return whether both sides share one vocabulary. This includes language models, which have one side."""
+    """Return whether source and target share one vocabulary. Return True for language models, which have one side."""
     return config.model.shared_vocabulary or not config.needs_encoder
 
 
@@ -87,7 +87,10 @@ class NetworkTask(Task):
         return evaluation_settings(config)
 
     def inputs(self, config: RunConfig, store: Path) -> dict[str, str]:
-        """Return the digest of the corpus: of the content of train and dev, or of the recipe of a generated corpus."""
+        """Return the digest of the corpus as {"corpus": digest}.
+
+        It is computed from the content of train and dev, or from the settings of a generated corpus.
+        """
         return {"corpus": self.corpus(config).training_digest(store / "corpora")}
 
     def evaluations(self, config: RunConfig, store: Path) -> list[EvaluationSpec]:
@@ -150,7 +153,10 @@ class NetworkTask(Task):
         return train_encoded(config, context, self.encoded(config, context), sizes, self.reading())
 
     def _sizes_here(self, config: RunConfig, context: AttemptContext) -> tuple[int, int]:
-        """Return the target and source vocabulary sizes from the prepared corpus. A child has no other corpus."""
+        """Return the target and source vocabulary sizes.
+
+        If they depend on the text, read them from the prepared corpus, because a child may have no other corpus.
+        """
         if not config.data.sized_by_text:
             return self.vocab_sizes(config)
         target = self.encoded(config, context).facts["vocab_size"]["target"]
@@ -210,7 +216,7 @@ class NetworkTask(Task):
         return memory_bytes(config.model, sizes, tokens, kind, precision, heap, length, state, kernels, graphs)
 
     def least_memory_bytes(self, config: RunConfig, kind: str, *, limited: bool = False) -> float:
-        """Predict the peak memory with the smallest micro-batch in fp32, and so without kernels for bf16 products."""
+        """Predict the peak memory with the smallest micro-batch in fp32. fp32 needs no kernels for bf16 products."""
         if kind == "cpu" and not limited:
             return self.memory_bytes(config, kind)
         sizes, tokens = self.vocab_sizes(config), SMALLEST_MICRO_BATCH

@@ -12,14 +12,15 @@ from experiments.data.encoding.tokenizer import VocabularyTooLarge
 from experiments.errors import NeedsCorpus, UserError
 from experiments.tasks.longest_sentences import longest
 
-# A larger vocabulary than any built-in corpus allows. 20,000 pairs allow 2,467 word pieces, and 2,811 in version 2.
+# Vocabulary size that is larger than any generated corpus allows. 20,000 pairs allow 2,467 word pieces with version 1
+# of the generated corpus, and 2,811 with version 2.
 BUILTIN_PIECES = 3000
 MOST_ALPHA = 50.0  # with a larger alpha, ((5 + |Y|) / 6)^alpha of long outputs would exceed the range of a double
 _CORPUS = "a corpus of your own with --corpus DIR"
 
 
 def of_settings(training: TrainingConfig, evaluation: EvaluationConfig) -> Iterator[UserError]:
-    """Yield an error for each choice of checkpoints that the training does not save, and for scores that overflow."""
+    """Yield an error if the evaluation needs checkpoints that the training does not save, or if scores overflow."""
     steps, every = training.train_steps, training.checkpoint_steps
     choice, _, number = evaluation.checkpoint.partition(":")
     there = steps // every + (steps % every > 0)
@@ -59,8 +60,8 @@ def of_builtin(data: DataConfig) -> Iterator[UserError]:
 def of_corpus(config: RunConfig, corpus: Corpus, root: Path) -> Iterator[UserError]:
     """Yield an error for each setting that does not fit the corpus.
 
-    The vocabulary may be too large for the text, a pair may be too long for a batch, or a line may be too long for a
-    learned position table.
+    Three errors are possible: the vocabulary is too large for the text, a pair is too long for a batch, or a line is
+    too long for learned positions.
 
     root: the folder of prepared corpora.
     """

@@ -32,18 +32,21 @@ from model.network import build_model, num_params
 from model.protocol import Network
 
 Lengths = NDArray[np.int64]
-STEPS = 8  # number of training steps whose batches a network change may read
+STEPS = 8  # number of first training steps whose batches a network change may read
 
 
 class BatchSource(Protocol):
-    """A function from a step (the first step is 1) to its micro-batches. It depends only on the seed and the step."""
+    """A function that returns the micro-batches of a step (the first step is 1).
+
+    The result depends only on the seed and the step.
+    """
 
     def __call__(self, step: int) -> list[Batch[Tensor]]: ...
 
     def trained_on(self, steps: int) -> tuple[Lengths, Lengths, Lengths]:
-        """Return three numbers for each pair: its uses in the first `steps` updates, its source and target length.
+        """Return three arrays with a number for each pair: its uses, its source length and its target length.
 
-        The uses are those of all ranks together.
+        The uses are counted in the first `steps` updates of all ranks together.
         """
 
     def describe(self) -> dict[str, Any]:
@@ -51,7 +54,7 @@ class BatchSource(Protocol):
 
     @property
     def pinned(self) -> dict[str, Any]:
-        """The values with which later attempts divide and pad a step in the same way."""
+        """The values that later attempts need to divide and pad the batch of a step in the same way."""
 
 
 def first_batches(batches: BatchSource) -> Iterator[Batch[Tensor]]:
@@ -63,7 +66,7 @@ class Material(NamedTuple):
     """The data that a network is trained on.
 
     batches: function from (rank, number of ranks) to the source of batches.
-    dev: function that returns a callback. The callback is called with the step, and measures metrics on dev.
+    dev: function from (network, device) to a callback, which takes the step and returns the metrics on dev.
     data: facts for the record.
     files: name → content of the files to store with the final weights, such as tokenizers.
     """
@@ -125,7 +128,10 @@ def train_network(
 def _use_threads(
     config: RunConfig, context: AttemptContext, model: Network, batches: BatchSource, device: Device
 ) -> int:
-    """Set and return torch's number of threads: that of the first attempt, or else the fastest number."""
+    """Set torch's number of threads and return it.
+
+    Use the number of the first attempt. The first attempt measures which number is fastest.
+    """
     if threads := context.attempt.pinned.get("training_threads"):
         torch.set_num_threads(threads)
         return int(threads)
@@ -141,9 +147,11 @@ def _use_threads(
 
 
 def compiles(settings: TrainingConfig, gpu: bool) -> bool:
-    """Return whether the layers are compiled. gpu: whether the device is a GPU.
+    """Return whether the layers are compiled.
 
-    The plan replaces "auto" by another value. If the value is still "auto", nothing is compiled.
+    The plan usually replaces the value "auto" of `training.compile`. If it is still "auto", nothing is compiled.
+
+    gpu: whether the device is a GPU.
     """
     return settings.compile is True or (settings.compile == "cuda" and gpu)
 
@@ -159,7 +167,7 @@ def _trained_on(
 
     The operations are computed from the lengths of all pairs that were used (model/cost.py has the formula).
 
-    steps: the last step of the parent run (0 if there is none), and the last step. Only the steps between are counted.
+    steps: the step after which a branch begins (0 for other runs), and the last step. Only later steps are counted.
     added: functions that return the operations that network changes add (`NetworkChange.operations`).
     """
     shared, last = steps
@@ -183,7 +191,7 @@ def _trained_on(
 
 
 class CorpusReader(NamedTuple):
-    """Functions that read an encoded corpus for a training. They make `Material.batches` and `Material.dev`."""
+    """Functions that read an encoded corpus for a training. They create `Material.batches` and `Material.dev`."""
 
     batches: Callable[[RunConfig, AttemptContext, Sides, tuple[int, int]], BatchSource]
     dev: Callable[[RunConfig, Network, EncodedCorpus, Device], Callable[[int], dict[str, float]]]
@@ -213,16 +221,16 @@ def train_encoded(
 def batches_of(
     config: RunConfig, context: AttemptContext, encoded: EncodedCorpus, reading: CorpusReader
 ) -> Iterator[Batch[Tensor]]:
-    """Yield the first batches of a training, which changes of the trained network may read."""
+    """Yield the micro-batches of the first STEPS steps of a training, which network changes may read."""
     return first_batches(reading.batches(config, context, encoded.train, (0, 1)))
 
 
 def to_tensors(batch: Batch[NDArray[np.int64]], *, pin: bool = False, rows: int = 0) -> Batch[Tensor]:
     """Return a batch as int64 tensors.
 
-    pin: use pinned memory, which is copied to a GPU asynchronously.
-    rows: the number of target positions for which the loss is computed. If the batch has fewer target tokens, positions
-        of padding are added.
+    pin: whether to use pinned memory, which can be copied to a GPU asynchronously.
+    rows: number of target positions for which the loss is computed. If the batch has fewer target tokens, positions
+        of padding are added to reach this number.
     """
     arrays = (batch.source, batch.target_input, batch.target_output)
     source, read, predicted = (torch.from_numpy(array) for array in arrays)

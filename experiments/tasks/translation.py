@@ -70,7 +70,7 @@ class SequenceTask(NetworkTask):
         """
 
     def scoring(self, config: Any) -> dict[str, Any]:
-        """Return the settings of `score_outputs`. They are added to those of `config.evaluation` in eval_id."""
+        """Return the settings of `score_outputs`. They are part of eval_id, as those of `config.evaluation` are."""
         return {}
 
     def evaluation_settings(self, config: RunConfig) -> dict[str, Any]:
@@ -153,7 +153,10 @@ class Translation(SequenceTask):
 
 
 def _target_language(config: RunConfig) -> str:
-    """Return the target language, by which the paper's BLEU tokenizes; "en" if neither corpus nor settings name one."""
+    """Return the target language, on which the tokenization of the paper's BLEU depends.
+
+    Return "en" if neither the corpus nor the settings name a language.
+    """
     with contextlib.suppress(UserError):
         return resolve(config.data).target
     return config.data.target or "en"

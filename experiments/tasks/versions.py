@@ -1,8 +1,8 @@
 """The versions of the numeric code of built-in tasks.
 
-Increment a version by hand if the numbers that its code computes change. Finished results are then marked as results of
-older code. A change of the code that changes no number needs no new version. tests/unit/experiments/test_versions.py
-fails if numbers have changed and the version has not.
+If an edit changes the numbers that the code computes, increment its version by hand. The program then marks earlier
+results as stale. An edit that changes no number needs no new version. tests/unit/experiments/test_versions.py fails if
+numbers have changed and the version has not.
 """
 
 from collections.abc import Mapping

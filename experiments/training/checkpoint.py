@@ -3,9 +3,10 @@
     <attempt>/checkpoints/step-00000400/   model.safetensors, optimizer.safetensors, meta.json
     <attempt>/final/                       model.safetensors, meta.json
 
-Batches and dropout are functions of (seed, step), so a checkpoint has the step but no random state. A folder is written
-under a temporary name, fsynced and renamed. meta.json records the size and hash of each file. Files are later replaced
-or removed, but never modified, so a new attempt can use hard links to the checkpoints of an earlier attempt.
+Batches and dropout depend only on (seed, step), so a checkpoint contains the step but no random state. A folder is
+written under a temporary name, fsynced and renamed. meta.json records the size and hash of each file. Files may be
+replaced or removed later, but they are never modified. So a new attempt can use hard links to the checkpoints of an
+earlier attempt.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -37,7 +38,7 @@ class Checkpoint:
 
     @property
     def step(self) -> int:
-        """The number of optimizer updates before the checkpoint was saved."""
+        """The number of optimizer updates that the weights have had."""
         return int(self.meta["step"])
 
     def weights(self) -> dict[str, Tensor]:
@@ -77,7 +78,7 @@ def save_weights(path: Path, weights: Mapping[str, Tensor], meta: Mapping[str, A
 
 
 def add_file(path: Path, name: str, content: bytes) -> None:
-    """Add a file to a checkpoint's folder. Its size and hash are recorded and checked as those of the weights."""
+    """Add a file to a checkpoint's folder. Its size and hash are recorded and checked like those of the weights."""
     with explain_os_errors(f"save {path / name}"):
         write_bytes(path / name, content)
         meta = meta_of(path)
@@ -104,10 +105,11 @@ def newest(
     skipped: Callable[[Path, str], None],
     keeps: Sequence[Keep] = (),
 ) -> Checkpoint | None:
-    """Return the checkpoint with the highest step up to `last_step` from which this training can continue, or None.
+    """Return the newest checkpoint, up to step `last_step`, from which this training can continue; None if none can.
 
-    A checkpoint is skipped, and reported to `skipped`, if it is damaged, if other code trained it, or if its training
-    did not keep the checkpoints that `keeps` needs. Raises UserError for a checkpoint of another configuration.
+    A checkpoint is skipped if it is damaged, if other code trained it, or if its training did not keep the checkpoints
+    that `keeps` needs. The function calls `skipped` with its path and the reason. Raises UserError for a checkpoint of
+    another configuration.
     """
     for path in sorted((p for a in attempts for p in all_of(a)), key=lambda p: p.name, reverse=True):
         if step_of(path) > last_step:
@@ -132,9 +134,9 @@ def newest(
 
 
 def link_checkpoints(saved: Checkpoint, attempts: Sequence[Path], folder: Path) -> None:
-    """Hard-link the checkpoints of earlier attempts up to `saved` into `folder`.
+    """Hard-link `saved`, and the checkpoints of earlier steps by the same training, into the attempt's folder.
 
-    An average or the choice of the best checkpoint may need them.
+    An average or the choice of the best checkpoint may need the earlier checkpoints.
     """
     (folder / "checkpoints").mkdir(exist_ok=True)
     for path in [saved.path, *(p for a in attempts for p in all_of(a) if step_of(p) < saved.step)]:
@@ -171,7 +173,7 @@ def restore_model(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
 
 def _write(path: Path, files: Mapping[str, Mapping[str, Tensor]], meta: Mapping[str, Any]) -> None:
     with explain_os_errors(f"save {path}"):
-        path.parent.mkdir(exist_ok=True)  # no parents=True: do not recreate a store that was moved away
+        path.parent.mkdir(exist_ok=True)  # without parents=True, so that a store that was moved is not created again
     with explain_os_errors(f"save {path}"), whole_folder(path, replace=True) as folder:
         described = {name: write_tensors(folder / name, tensors) for name, tensors in files.items()}
         write_json(folder / "meta.json", {"format": FORMAT, **meta, "files": described})
@@ -180,7 +182,7 @@ def _write(path: Path, files: Mapping[str, Mapping[str, Tensor]], meta: Mapping[
 class Start(NamedTuple):
     """The parent run of a branch and the path of its checkpoint.
 
-    The path is None if the parent run has no complete checkpoint of that step by the present code.
+    The path is None if the present code has trained no complete checkpoint of this step of the parent run.
     """
 
     parent_run: ParentRun

@@ -20,14 +20,15 @@ from experiments.errors import Diverged
 from model.layers.attention.watching import watching
 from model.protocol import Network
 
-EVERY_STEPS = 10  # steps between points; these points do not depend on the clock, so equal runs have equal points
+EVERY_STEPS = 10  # steps between regular points; these do not depend on the clock, so equal runs have equal points
 EVERY_S = 2.0  # seconds after which an additional point is emitted if steps are slow
 
 
 class Curve:
     """The curve of a training: "metrics" events with the loss of the newest step and the speeds since the last point.
 
-    add_up: sums a tensor over the processes that train together. Token counts are summed before they are passed.
+    add_up: function that sums a tensor over the processes that train together. The curve uses it for the losses.
+        Callers sum the token counts before they call `add`.
     """
 
     def __init__(self, emit: Callable[..., None], add_up: Callable[[Tensor], Tensor]) -> None:
@@ -45,8 +46,9 @@ class Curve:
     def add(self, step: int, loss: Tensor, nll: Tensor, target: int, source: int, positions: int) -> None:
         """Add one step.
 
-        loss, nll: sums over the `target` tokens. target, source: numbers of tokens without padding. positions: number
-        of positions of both sides, padding included.
+        loss, nll: sums over the `target` tokens of this process.
+        target, source: numbers of tokens without padding, of all processes.
+        positions: number of positions of both sides with padding, of all processes.
         """
         self._waiting.append((step, loss, nll, target))
         self._source_tokens += source
@@ -102,9 +104,10 @@ DISTANCES = (1, 2, 4, 8, 16, 32)  # in pieces, between an input of the encoder a
 def init_stats(model: Network, batch: Batch[Tensor], device: Device) -> dict[str, float]:
     """Return entropies, the gradient norm and Jacobians of a network whose gradients of a step have been computed.
 
-    entropy_encoder, entropy_decoder, entropy_cross: the entropy of this kind of attention in nats, without dropout: the
-    mean over layers, heads and the pieces of the first sentences of `batch`.
-    gradient_norm: the norm over all parameters before clipping, of the step's mean loss per target piece, with dropout.
+    entropy_encoder, entropy_decoder, entropy_cross: the entropy of this kind of attention in nats, without dropout. It
+        is the mean over layers, heads and the pieces of the first sentences of `batch`.
+    gradient_norm: the norm of the gradients of all parameters before clipping. The gradients are those of the step's
+        mean loss per target piece, with dropout.
     jacobian_K: see `jacobians`.
     """
     stats = {f"entropy_{kind}": value for kind, value in entropies(model, batch, device).items()}
@@ -116,11 +119,11 @@ def init_stats(model: Network, batch: Batch[Tensor], device: Device) -> dict[str
 def jacobians(model: Network, source_BS: Tensor, device: Device) -> dict[int, float]:
     """Return for each distance K the ratio ‖∂h_T/∂x_(T−K)‖ / ‖∂h_T/∂x_T‖, in fp32.
 
-    h_T is the last output of the encoder, x its inputs. The norm is the root mean square of Frobenius norms over the
-    first sentences. For a random v with unit variances, ‖vᵀJ‖² has the mean ‖J‖², so one backward pass is enough. In a
-    recurrent layer, ∂h_T/∂x_(T−K) is the product of K Jacobians of Pascanu et al. 2013 ("On the difficulty of training
-    recurrent neural networks", arXiv 1211.5063), which vanishes or explodes with K. The result lacks distances that
-    occur in no sentence, and is empty without an encoder.
+    h_T is the last output of the encoder, and x are its inputs. The norm is the root mean square of Frobenius norms
+    over the first sentences. For a random v with unit variances, ‖vᵀJ‖² has the mean ‖J‖², so one backward pass is
+    enough. In a recurrent layer, ∂h_T/∂x_(T−K) is the product of K Jacobians that Pascanu et al. 2013 study ("On the
+    difficulty of training recurrent neural networks", arXiv 1211.5063). This product vanishes or explodes as K grows.
+    The result lacks distances that occur in no sentence. It is {} without an encoder.
     """
     if not model.config.encoder:
         return {}

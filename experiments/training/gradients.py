@@ -7,9 +7,9 @@ from torch import Tensor
 
 
 def add_gradients(parameters: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> None:
-    """Add `gradients` to those of the parameters, as a backward pass does.
+    """Add `gradients` to the gradients of the parameters, as a backward pass does.
 
-    A parameter without a gradient takes the given tensor, which is not copied.
+    If a parameter has no gradient, the given tensor becomes its gradient without a copy.
     """
     sums: list[Tensor] = []
     more: list[Tensor] = []

@@ -21,8 +21,8 @@ from model.protocol import Network
 log = logging.getLogger(__name__)
 
 EAGER_PASSES = 2  # passes of a shape before its capture; torch chooses kernels and allocates memory in them
-# Maximum relative difference between the gradients of two passes if kernels sum in any order. An error of a capture,
-# such as a wrong dropout mask, changes the gradient by far more.
+# Maximum relative difference between the gradients of two equal passes whose kernels may sum in any order. An error of
+# a capture, such as a wrong dropout mask, changes the gradients much more.
 TOLERANCE = 0.01
 
 Inputs = Sequence[Any]  # tensors on the device, or None
@@ -47,7 +47,7 @@ class Recorder(Protocol):
 def unusable(
     model: Network, settings: TrainingConfig, device: Device, ranks: int, changes: Collection[str] = ()
 ) -> str:
-    """Return why the passes of a training cannot be captured, or "" if they can.
+    """Return the reason why the passes of a training cannot be captured; "" if they can.
 
     changes: the settings that have changed the network (experiments/config/network_change.py).
     """
@@ -67,8 +67,9 @@ def unusable(
 class Graphs:
     """Passes of micro-batches, computed eagerly or by the graph of their shape.
 
-    eager: adds the gradients of a micro-batch to those of the parameters and returns (2,): Σ loss, Σ nll. Each graph is
-    a capture of this function. exact: eager passes of the same micro-batch are bit-identical.
+    eager: function that adds the gradients of a micro-batch to those of the parameters and returns a tensor (2,) with
+        Σ loss and Σ nll. Each graph is a capture of this function.
+    exact: whether eager passes of the same micro-batch are bit-identical.
     """
 
     def __init__(
@@ -109,7 +110,7 @@ class Graphs:
         return self._compare(shape, graph, inputs)
 
     def _capture(self, inputs: Inputs) -> Pass:
-        """Capture the pass of inputs with these shapes. All graphs write gradients to the same tensors."""
+        """Capture the pass for inputs of these shapes. All graphs write their gradients to the same tensors."""
         places = [None if tensor is None else tensor.clone() for tensor in inputs]
         if not self._results:
             self._results = [torch.empty_like(parameter) for parameter in self._parameters]
@@ -160,7 +161,7 @@ class Graphs:
         return sums
 
     def _agree(self, eager: Gradients, replayed: Gradients) -> bool:
-        """Return whether eager and replayed gradients agree: bit for bit if `exact`, else within TOLERANCE."""
+        """Return whether eager and replayed gradients agree: bit for bit if `exact`, otherwise within TOLERANCE."""
         pairs = list(zip(eager, replayed, strict=True))
         if any((one is None) != (other is None) for one, other in pairs):
             return False
@@ -178,7 +179,7 @@ class Graphs:
         return had
 
     def _keep_results(self) -> None:
-        """Copy gradients of an earlier micro-batch of this step, which the next replay would overwrite."""
+        """Copy gradients of an earlier micro-batch of this step, because the next replay would overwrite them."""
         for parameter, result in zip(self._parameters, self._results, strict=bool(self._results)):
             if parameter.grad is result:
                 parameter.grad = result.clone()

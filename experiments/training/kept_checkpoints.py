@@ -47,7 +47,7 @@ def same_training(path: Path, meta: Mapping[str, Any]) -> bool:
 def prune(folder: Path, keeps: Iterable[Keep]) -> None:
     """Remove all checkpoints except the newest and those that `keeps` requires.
 
-    Additional checkpoints are written when a run is stopped on request. An average must not depend on such stops.
+    When a run is stopped on request, it writes an additional checkpoint. An average must not include such checkpoints.
     """
     paths = all_of(folder)
     kept = set(paths[-1:])
@@ -68,10 +68,11 @@ def prune(folder: Path, keeps: Iterable[Keep]) -> None:
 
 
 def best(folder: Path, every: int = 0) -> Path | None:
-    """Return the checkpoint with the lowest dev perplexity among those at multiples of `every`, or None.
+    """Return the checkpoint with the lowest dev perplexity among those at multiples of `every`; None if there is none.
 
-    Of equal checkpoints, the earliest is the best. If `every` is 0, all measured checkpoints are compared. Raises
-    Damaged if a checkpoint is unreadable or the best one is missing, because another one would be taken for the best.
+    If several checkpoints have the lowest perplexity, return the earliest. If `every` is 0, compare all measured
+    checkpoints. Raises Damaged if a checkpoint is unreadable or the best one is missing, because the function would
+    return another checkpoint instead.
     """
     metas = {path: meta_of(path) for path in all_of(folder)}
     measured = [p for p, meta in metas.items() if "dev_perplexity" in meta and not (every and step_of(p) % every)]
@@ -85,9 +86,9 @@ def best(folder: Path, every: int = 0) -> Path | None:
 
 
 def gap(resumed: Path, meta: Mapping[str, Any], attempts: Sequence[Path], keeps: Sequence[Keep], last_step: int) -> str:
-    """Describe the first requirement of `keeps` that a training cannot meet if it resumes at `resumed`; "" if none.
+    """Return a description of the first demand in `keeps` that a training cannot fulfil if it resumes at `resumed`.
 
-    The earlier training may have kept fewer checkpoints than are needed now.
+    Return "" if it can fulfil all demands. The earlier training may have kept fewer checkpoints than are needed now.
     """
     there = {
         step_of(path)
@@ -107,8 +108,8 @@ def gap(resumed: Path, meta: Mapping[str, Any], attempts: Sequence[Path], keeps:
 def last(folder: Path, count: int, every: int) -> list[Path]:
     """Return the newest `count` checkpoints of a finished training, oldest first.
 
-    They are those at multiples of `every`, and at the last step. Raises UserError if there are fewer or if one of them
-    is missing. An older checkpoint never replaces a missing one.
+    Only checkpoints at multiples of `every` and at the last step are considered. Raises UserError if there are fewer
+    than `count`, or if one of the newest is missing: an older checkpoint never replaces it.
     """
     there = {step_of(path): path for path in all_of(folder)}
     wanted = spaced_steps(max(there, default=0), every, count)

@@ -10,8 +10,8 @@ lse = log Σ exp z, the losses are
     loss = lse − (1−ε)·z_y − ε/(V−1)·(Σz − z_y)        ∂loss/∂z = softmax(z) − target distribution
     nll  = lse − z_y                                   the basis of perplexity: never smoothed
 
-tensor2tensor subtracts a constant so that the minimum of the loss is 0. This module does not, since the constant
-changes no gradient.
+tensor2tensor subtracts a constant so that the minimum of the loss is 0. This module does not subtract it, because the
+constant changes no gradient.
 """
 
 import math
@@ -33,8 +33,8 @@ from model.protocol import Network
 
 CPU_CHUNK = 512  # tokens per chunk; larger chunks are hardly faster, smaller ones make slow products
 CUDA_CHUNK = 8192  # a GPU is faster with few large launches
-# The number of rows is rounded up to a multiple of KERNEL_ROWS in bf16 on a CPU, where every number of rows needs its
-# own kernel, which takes time to build.
+# In bf16 on a CPU, the number of rows is rounded up to a multiple of KERNEL_ROWS, because torch builds a kernel for
+# each number of rows, and building takes time.
 KERNEL_ROWS = 32
 WEIGHT_CHUNKS = 2  # number of chunks that share one matrix product for the gradient of the weights
 
@@ -50,11 +50,11 @@ def smoothed_loss(
 ) -> tuple[Tensor, Tensor]:
     """Return (Σ loss, Σ nll) over N tokens. The nll has no gradient.
 
-    Matrix products have autocast's type; everything else is computed in fp32, or in fp64 for fp64 inputs.
-    real_N: False for rows of padding, which do not change the sums and gradients. None: no row is padding.
+    Matrix products are computed in autocast's type. Everything else is computed in fp32, or in fp64 for fp64 inputs.
+    The gradients are computed in the forward pass, chunk by chunk. So the N × W logits never exist at the same time,
+    and no logit is computed twice. Under `no_grad`, only the sums are computed.
 
-    The gradients are computed in the forward pass, chunk by chunk, so the N × W logits never exist at once and no logit
-    is computed twice. Under `no_grad`, only the sums are computed.
+    real_N: False for rows of padding, which do not change the sums and gradients; None if no row is padding.
     """
     chunk = chunk or (CUDA_CHUNK if hidden_ND.is_cuda else CPU_CHUNK)
     differentiate = torch.is_grad_enabled() and (hidden_ND.requires_grad or weight_WD.requires_grad)
@@ -149,7 +149,7 @@ class _Gradients:
         return stop, self._waiting_GW[part.start - self._start : stop - self._start]
 
     def logits(self, part: slice) -> Tensor:
-        """Return the logits of a chunk. On a CPU, their softmax and gradient later overwrite them, without a copy."""
+        """Return the logits of a chunk. On a CPU, the softmax and the gradients later overwrite this tensor."""
         rows_CD, matrix_DW = self.rows_ND[part], self.matrix_WD.T
         return torch.mm(rows_CD, matrix_DW, out=self._here(part)[1]) if rows_CD.is_cpu else rows_CD @ matrix_DW
 
@@ -193,8 +193,8 @@ def _nll(p_CW: Tensor, target_C: Tensor, z_y_C: Tensor, rows_CD: Tensor, matrix_
 def logsumexp_of(z_CW: Tensor, p_CW: Tensor, exact: torch.dtype) -> Tensor:
     """Return log Σ exp z of each row, computed from the largest logit and its probability.
 
-    This needs no further exponentials. The largest probability is never 0, so the GPU need not be synchronized to check
-    it. In bf16, the error is that of `_nll`.
+    This needs no further exponentials. The largest probability is never 0, so no check is needed for which the program
+    would have to wait for the GPU. In bf16, the error is the same as in `_nll`.
     """
     largest_C, at_C = z_CW.max(1)
     return largest_C.to(exact) - p_CW.gather(1, at_C[:, None])[:, 0].to(exact).log()
@@ -314,8 +314,9 @@ class Objective(nn.Module):
 def real_places(output_BT: Tensor, count: int = 0) -> Tensor:
     """Return (N,): the indices of the real tokens in the flattened batch.
 
-    Call this with a tensor on the CPU: on a GPU, it would wait for the device. count: minimum length of the result; if
-    there are fewer real tokens, indices of padding follow.
+    Call this function with a tensor on the CPU. With a tensor on a GPU, it would wait for the GPU.
+
+    count: minimum length of the result. If there are fewer real tokens, indices of padding follow.
     """
     real = output_BT.flatten() != PAD_ID
     places = real.nonzero()[:, 0]

@@ -39,7 +39,7 @@ class NarrowWeights:
 
     @torch.no_grad()
     def refresh(self) -> None:
-        """Copy the current weights."""
+        """Copy the current weights to the bf16 copies."""
         if self._wide:
             torch._foreach_copy_(self._narrow, self._wide)
 
@@ -56,7 +56,7 @@ class NarrowWeights:
 
     @torch.no_grad()
     def collect(self) -> None:
-        """Add the gradients of the copies to those of the weights, in fp32."""
+        """Add the gradients of the copies to the fp32 gradients of the original weights."""
         found = [(wide, narrow.grad) for wide, narrow in zip(self._wide, self._narrow, strict=True)]
         present = [(wide, gradient) for wide, gradient in found if gradient is not None]
         if not present:

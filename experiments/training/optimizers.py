@@ -52,11 +52,11 @@ class Lion(Optimizer):
 
 
 def make_optimizers(model: Network, settings: TrainingConfig) -> dict[str, Optimizer]:
-    """Return the optimizers of a training by name. There is one for all parameters, except with muon.
+    """Return the optimizers of a training by name. Except with muon, one optimizer updates all parameters.
 
-    Muon updates the matrices of the layers (`hidden_matrices`), and Adam updates all other parameters, as the author of
-    Muon recommends. The caller sets the learning rate before every step (`set_learning_rate`). Weight decay is not
-    applied to vectors: biases and the weights of normalization layers.
+    With muon, Muon updates the matrices of the layers (`hidden_matrices`), and Adam updates all other parameters, as
+    the author of Muon recommends. The caller sets the learning rate before every step (`set_learning_rate`). Weight
+    decay is not applied to vectors (biases and the weights of normalization layers).
     """
     parameters = [p for p in model.parameters() if p.requires_grad]
     if settings.optimizer != "muon":
@@ -184,8 +184,8 @@ def updated_by(optimizers: Mapping[str, Optimizer]) -> dict[str, int]:
 def optimizer_tensors(model: nn.Module, optimizers: Mapping[str, Optimizer], step: int) -> dict[str, Tensor]:
     """Return the tensors of the optimizers' state after `step` updates, by name: "exp_avg/<parameter>", ….
 
-    "step/<parameter>" is the number of updates of a parameter. It is included only if it is not `step`: a parameter
-    without a gradient, such as one of a layer that layer_drop left out, is not updated.
+    "step/<parameter>" is the number of updates of a parameter. It is included only if it differs from `step`. It
+    differs if the parameter had no gradient in some steps, for example because layer_drop left out its layer.
     """
     return {
         f"{kind}/{name}": value

@@ -24,7 +24,7 @@ from experiments.errors import Preempted
 class Group:
     """The rank of this process in a group of `size` processes. A single process is rank 0 in a group of 1.
 
-    Rank 0 decides, emits events and saves.
+    Rank 0 decides when to stop, emits the events and saves the checkpoints.
     """
 
     rank: int = 0
@@ -60,11 +60,11 @@ class Group:
         return sums
 
     def decided(self, *flags: bool) -> list[bool]:
-        """Return the values of the flags on rank 0."""
+        """Return the values that the flags have on rank 0. All ranks must call this method."""
         return [bool(flag) for flag in self.of_rank_0(*flags)]
 
     def of_rank_0(self, *values: float) -> list[float]:
-        """Return the values on rank 0."""
+        """Return the values that rank 0 passes to this method. All ranks must call it."""
         sent = torch.tensor(values, dtype=torch.float64)
         if self.size > 1:
             dist.broadcast(sent, 0, group=self.control)
@@ -76,7 +76,7 @@ class Group:
 
 
 HERE = "127.0.0.1"
-PATIENCE = timedelta(minutes=30)  # timeout for another rank; long, because rank 0 evaluates and resumes alone
+PATIENCE = timedelta(minutes=30)  # longest wait for another rank; the others wait while rank 0 evaluates alone
 
 
 class OtherRanks(Protocol):
@@ -96,8 +96,8 @@ class OtherRanks(Protocol):
 def joined(device: DeviceSpec, rank: int, port: int, start: Callable[[int], OtherRanks] | None) -> Iterator[Group]:
     """Return a context with the group of `device.count` processes that train together.
 
-    Rank 0 opens a port and passes it to `start`, which starts the others. If one of them fails, rank 0 reports its
-    failure and ends. If one of them is killed, rank 0 kills itself, too.
+    Rank 0 opens a port and passes it to `start`, which starts the other ranks. If another rank fails, rank 0 reports
+    this failure and ends. If another rank is killed, rank 0 kills itself.
     """
     if device.count == 1:
         yield Group()

@@ -4,9 +4,9 @@
     O_mixed(θ) = α · O_ML(θ) + O_RL(θ)                       (equation 9)
 
 For each source, m sequences Y with rewards r are drawn from P_θ. The gradient of O_RL is estimated by the mean of
-(r − r̄) · ∂ log P_θ(Y), where r̄ is the mean reward of the m sequences. Since r̄ includes r, the expected estimate is
-(m − 1) / m of the gradient. A sequence of pieces ends with EOS, or at twice the length of the longest source in the
-batch.
+(r − r̄) · ∂ log P_θ(Y), where r̄ is the mean reward of the m sequences. Since r̄ includes r, the expected value of the
+estimate is (m − 1) / m times the gradient. A sequence of pieces ends with EOS, or at twice the length of the longest
+source in the batch.
 
 Shapes: B sentences, m samples, R = B·m rows, S source, T pieces, N real pieces, D d_model, W vocabulary.
 """
@@ -38,7 +38,10 @@ def gleu(output: Sequence[int], reference: Sequence[int]) -> float:
 def expected_gleu_loss(
     model: Network, source_BS: Tensor, mask_BS: Tensor | None, target_input_BT: Tensor, samples: int
 ) -> Tensor:
-    """Return −Σ_i mean((r − r̄) · log P) over the samples of each sentence. Its gradient estimates that of −O_RL."""
+    """Return −Σ_i mean((r − r̄) · log P), with the mean over the samples of sentence i.
+
+    The gradient of the result is an estimate of the gradient of −O_RL.
+    """
     longest = min(2 * source_BS.shape[1], model.longest or 2 * source_BS.shape[1])
     pieces_RT, real_RT = draw(model, source_BS, mask_BS, samples, longest)
     references = [[piece for piece in row[1:] if piece != PAD_ID] for row in target_input_BT.tolist()]

@@ -19,9 +19,9 @@ def learning_rate(step: int, d_model: int, warmup_steps: int, scale: float = 1.0
 def make_schedule(settings: TrainingConfig, d_model: int) -> Callable[[int], float]:
     """Return a function from a step, counted from 1, to the learning rate. For plateau, it excludes the halvings.
 
-    All schedules rise linearly to their highest rate η for `warmup_steps` steps: η · step / warmup_steps. η is
-    `settings.learning_rate`; if that is None, it is the highest rate of equation (3). So all schedules have the same
-    highest rate by default.
+    In the first `warmup_steps` steps, all schedules rise linearly to their highest rate η: η · step / warmup_steps. η
+    is `settings.learning_rate`. If this setting is None, η is the highest rate of equation (3). So all schedules have
+    the same highest rate by default.
     """
     warmup, peak, share = settings.warmup_steps, settings.learning_rate, SHARES[settings.schedule]
     if peak is None and settings.schedule == "inverse_sqrt":
@@ -62,7 +62,7 @@ def _progress(step: int, begin: float, settings: TrainingConfig) -> float:
     return (step - begin) / (settings.train_steps - begin) if step > begin else 0.0
 
 
-# The ratio of the rate to the highest rate, after the warm-up.
+# Schedule → function that returns the ratio of the rate to the highest rate, after the warm-up.
 SHARES: dict[ScheduleName, Callable[[int, TrainingConfig], float]] = {
     "inverse_sqrt": _inverse_sqrt,
     "constant": _one,
@@ -76,11 +76,12 @@ SHARES: dict[ScheduleName, Callable[[int, TrainingConfig], float]] = {
 class Plateau(NamedTuple):
     """The state of the schedule plateau, which halves the rate when the dev perplexity stops falling.
 
-    It equals torch.optim.lr_scheduler.ReduceLROnPlateau(factor=0.5, threshold=0). Every checkpoint includes the state.
+    The schedule equals torch.optim.lr_scheduler.ReduceLROnPlateau(factor=0.5, threshold=0). Every checkpoint of a
+    training with this schedule includes the state.
     """
 
     best: float | None = None  # lowest perplexity so far
-    waited: int = 0  # measurements since the lowest perplexity or the last halving
+    waited: int = 0  # number of measurements since the lowest perplexity or the last halving
     halvings: int = 0
 
     def after(self, perplexity: float, patience: int) -> "Plateau":

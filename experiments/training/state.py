@@ -48,17 +48,19 @@ PINNED = ("threads", "precision", "attention_kernel")  # facts of the first atte
 # Bit-identical results need equal values of these facts, in addition to configuration and code. A resumed attempt
 # reports the facts that have changed.
 EXACT = (*PINNED, "device", "devices", "deterministic", "compiled", "optimizer", "versions")
-# The same for values that the task pins before the training: how steps are cut and padded, and the number of threads.
+# Values that the task pins before the training, and that must be equal too: how the batch of a step is divided and
+# padded, and the number of threads.
 EXACT_PINNED = ("micro_batch_tokens", "shapes", "training_threads")
 STATE = "optimizer/"  # prefix of optimizer tensors stored beside weights
 
 
 class Training:
-    """A training of `model`, which is on `device`, after `step` updates.
+    """The state of a training after `step` updates.
 
-    config: the run's configuration, in which `training.compile` must be true or false. group: the processes that train
-    together. Each process has a device and computes its share of every batch. Only rank 0 emits events, evaluates and
-    saves.
+    model: the network, which must be on `device`.
+    config: the run's configuration, in which `training.compile` must be true or false.
+    group: the processes that train together. Each process has a device and computes its share of every batch. Only
+        rank 0 emits events, evaluates and saves.
     """
 
     def __init__(
@@ -114,7 +116,7 @@ class Training:
         self.device.seed(mix(value, self.group.rank) if self.group.rank else value)
 
     def resume(self) -> None:
-        """Continue from the newest checkpoint of this attempt or an earlier one with the same configuration and code.
+        """Continue from the newest checkpoint of this or an earlier attempt with the same configuration and code.
 
         If there is none, a branch begins with the state of its parent run.
         """
@@ -169,16 +171,17 @@ class Training:
         return {"step": saved.step, "path": _short(saved.path), "changed": changed}
 
     def rehearse(self, batches: Sequence[Batch[Tensor]]) -> None:
-        """Run a pass and discard its gradients.
+        """Run a forward and backward pass and discard its gradients.
 
-        DDP sums gradients in another order after its first pass, which changes rounding. Without this call, an attempt
-        resumed at step 500 would have its first pass there, and its results would differ.
+        After its first pass, DDP sums gradients in another order, which changes the rounding. Without this call, step 1
+        would be the first pass of a training, but step 501 would be the first pass of an attempt that resumes there. So
+        the results would differ.
         """
         self.backward(batches, 1)
         discard_gradients(self.optimizers)
 
     def accumulate_gradients(self, step: int, batches: Sequence[Batch[Tensor]]) -> None:
-        """Compute gradients of the mean loss over all real target tokens of a step, micro-batch by micro-batch.
+        """Compute the gradients of a step's mean loss over all real target tokens, micro-batch by micro-batch.
 
         batches: the micro-batches of this rank. The mean is over the tokens of all ranks.
         """
@@ -197,7 +200,9 @@ class Training:
     def measure(self, when: str, batch: Batch[Tensor]) -> None:
         """Measure the network after the backward pass and before the update of the first or last step.
 
-        This does not change the network or random numbers. when: "start" or "end".
+        The measurement changes neither the network nor the random numbers of the training.
+
+        when: "start" for the first step, "end" for the last step.
         """
         with self._not_training(), eagerly(self.settings.compile is True):
             self._measured[when] = init_stats(self.model, batch, self.device)
@@ -225,7 +230,7 @@ class Training:
         return sums
 
     def _eager(self, inputs: Inputs) -> Tensor:
-        """Add the gradients of a micro-batch's loss, divided by the last of the inputs. Return (Σ loss, Σ nll)."""
+        """Add the gradients of a micro-batch's loss divided by `share`, the last input. Return (Σ loss, Σ nll)."""
         *given, share = inputs
         narrow = self._narrow
         with narrow.used() if narrow else contextlib.nullcontext(), self.device.autocast():
@@ -292,8 +297,8 @@ class Training:
     def save(self) -> None:
         """Start saving a checkpoint of this step.
 
-        Once it is durable, the event "checkpoint" is emitted and older checkpoints are pruned. A later `save`, or the
-        saver's `check` or `wait`, raises errors of this save.
+        Once the checkpoint is on the disk, the event "checkpoint" is emitted and older checkpoints are pruned. If the
+        save fails, a later `save`, or the saver's `check` or `wait`, raises the error.
         """
         step = self.step
         meta = {**self._meta, "target_tokens": self.target_tokens, "best_steps": dict(self._best_steps)}

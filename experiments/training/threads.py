@@ -1,8 +1,8 @@
 """Choose the number of threads of a training on a CPU: all threads of its slot, or one thread if that is faster.
 
 Several threads wait for each other in every operation. The operations of a small network in bf16 are so short that
-waiting can take longer than several threads save, especially on a busy machine. The first attempt of a run measures the
-times and pins the number.
+this waiting can take more time than the threads save, especially on a busy machine. The first attempt of a run measures
+the times and pins the number of threads for later attempts.
 """
 
 import statistics
@@ -21,9 +21,9 @@ def fastest_threads(
     use: Callable[[int], object] = torch.set_num_threads,
     clock: Callable[[], float] = time.perf_counter,
 ) -> int:
-    """Return `most` if `compute` is faster with `most` threads than with one, else 1. Set torch to use that number.
+    """Return `most` if `compute` is faster with `most` threads than with one, otherwise 1. Set torch to this number.
 
-    use, clock: replaced in tests.
+    use, clock: functions that tests replace.
     """
     if most == 1:
         return 1

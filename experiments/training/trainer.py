@@ -28,15 +28,15 @@ def train(
 ) -> dict[str, Any]:
     """Train to the last step, from the newest checkpoint of this run if there is one. Return facts for the record.
 
-    batches: a pure function of the step, counted from 1. It returns the step's micro-batches on the CPU. If several
-    processes train together, it returns only the share of this process. A thread calls it ahead of the step.
-    evaluate: a function that returns the metrics of the dev set. Its "perplexity" decides which checkpoint is the best.
-    It is called with the model in eval mode, at the steps of `training.measures`.
+    The function writes `checkpoints/…` and `final` in the attempt's folder. If the attempt was asked to stop, it saves
+    a checkpoint and raises Preempted. It also raises Diverged, OutOfMemory, and UserError (checkpoint of another
+    configuration, full disk, kernel that cannot be deterministic). A checkpoint is written while the next steps run. So
+    if a save fails, a later step raises the error.
 
-    Writes `checkpoints/…` and `final` in the attempt's folder. Raises Preempted, after saving a checkpoint, if the
-    attempt was requested to stop; Diverged; OutOfMemory; UserError (checkpoint of another configuration, full disk,
-    kernel that cannot be deterministic). A checkpoint is written while the next steps run, so a later step may raise
-    errors of the save.
+    batches: a pure function of the step, counted from 1. It returns the step's micro-batches on the CPU. If several
+        processes train together, it returns only the share of this process. A thread calls it ahead of the step.
+    evaluate: a function that returns the metrics of the dev set. Its "perplexity" decides which checkpoint is the best.
+        It is called with the model in eval mode, at the steps of `training.measures`.
     """
     settings, group = training.settings, training.group
     with naming_out_of_memory(), naming_nondeterminism(), naming_recompiles(), contextlib.ExitStack() as stack:

@@ -21,10 +21,12 @@ _WEIGHTS = "model.safetensors"
 
 
 def checkpoint_of(store: Store, parent_run: ParentRun, code: str) -> Path | None:
-    """Return the checkpoint of the parent run from its newest attempt that has one by the given code, or None.
+    """Return the checkpoint of the parent run's step that code with the given digest has trained; None if none exists.
 
-    code: the digest of the training code. A branch never mixes old and new code; neither does a resumed run. This
-    function does not check sizes and hashes of files.
+    If several attempts have such a checkpoint, return that of the newest attempt. The sizes and hashes of its files are
+    not checked.
+
+    code: the digest of the training code. Like a resumed run, a branch never mixes old and new code.
     """
     return next((path for path, its_code in _there(store, parent_run) if its_code == code), None)
 
@@ -35,9 +37,9 @@ def digest_of(path: Path) -> str:
 
 
 def other_weights(store: Store, record: TrainingResult) -> bool:
-    """Return whether the weights of a branch's parent run, at the step of the branch, have changed since the branch.
+    """Return whether the parent run of a branch now has other weights at the step at which the branch began.
 
-    If the parent run has no checkpoint of that step any more, the weights count as unchanged.
+    Return False if the run is no branch, or if its parent run has no checkpoint of this step any more.
     """
     if not record.parent_run.run_id:
         return False
@@ -124,7 +126,7 @@ def _acts_late(name: str, config: RunConfig) -> bool:
 
 
 def _rates(parent_run: RunConfig, config: RunConfig, step: int, changed: list[str]) -> str:
-    """Return how the learning rates up to the branch differ from those of the parent run, or "" if they are equal."""
+    """Return a message that the learning rates up to the branch differ from the parent run's; "" if they are equal."""
     named = [name for name in changed if name in _SCHEDULE]
     if "plateau" in (parent_run.training.schedule, config.training.schedule):
         named = [name for name in changed if name in (*_SCHEDULE, "training.eval_steps") and "train_steps" not in name]
@@ -149,7 +151,7 @@ def _rates(parent_run: RunConfig, config: RunConfig, step: int, changed: list[st
 
 
 def _checkpoints(config: RunConfig, step: int) -> str:
-    """Return why the evaluation would need checkpoints of the parent run, or "" if those of the branch are enough."""
+    """Return a message if the evaluation would need checkpoints of the parent run; "" if the branch's are enough."""
     training, choice = config.training, config.evaluation.checkpoint
     kind, _, number = choice.partition(":")
     every = training.eval_steps if kind == "best" else training.checkpoint_steps

@@ -44,13 +44,13 @@ SPLITS = {"train": 0, "dev": 300, "test": 300}  # number of pairs; the caller ch
 _SEEDS = {"held out": 20_170_612, "train": 20_171_206}
 
 Pair = tuple[str, str]
-# The revision of each version whose sentences have changed since it was introduced. The revision is part of the
-# identity of the corpus. Increment it if any sentence changes. A test compares hashes of the sentences.
+# Version of the corpus → revision, for versions whose sentences have changed since they were introduced. The revision
+# is part of the identity of the corpus. Increment it if any sentence changes. A test compares hashes of the sentences.
 REVISIONS = {2: 2}
 
 
 def recipe_digest(pairs: int, version: int = 1) -> str:
-    """Return 16 hex digits that identify the version, the settings and the number of training pairs."""
+    """Return 16 hex digits that identify a generated corpus: its version, settings and number of training pairs."""
     recipe = {"builtin": version, "pairs": pairs, "splits": SPLITS, "seeds": _SEEDS}
     if version in REVISIONS:
         recipe["revision"] = REVISIONS[version]
@@ -67,7 +67,7 @@ def generate(split: str, pairs: int = 0, version: int = 1) -> Iterator[Pair]:
 
 
 def training(pairs: int) -> list[Rendered]:
-    """Return the first training pairs of version 2, with the words that decide each German word."""
+    """Return the first `pairs` training pairs of version 2, with the words that decide each German word."""
     held_out, dice, found = _in_held_out(2), Dice(_SEEDS["train"]), list[Rendered]()
     while len(found) < pairs:
         _, rendered = contextual.draw(dice)
@@ -148,7 +148,7 @@ def _complex(dice: Dice) -> Words:
 
 
 def _when(dice: Dice) -> Words:
-    """Draw a sentence with "when": in German "als" in the past, "wenn" otherwise."""
+    """Draw a sentence with "when". The German word is "als" in the past and "wenn" in the present."""
     tense = "past" if dice.chance(50) else "present"
     first = content(dice, actor(dice, 1), 1, tense)
     main, second = build(first), build(content(dice, pronoun_for(first.subject), 1, tense))
@@ -327,8 +327,8 @@ _PEOPLE = tuple(name_phrase(name, name, gender) for name, gender in lexicon.NAME
 def simple_phrase(dice: Dice, letters: str, owner: Phrase | None = None, negated: bool = False) -> Phrase:
     """Draw a determiner, possibly an adjective, and a noun of one of the classes.
 
-    owner: the phrase to which "his" or "their" refers; if None, the possessive is "our". In a negated clause, "a"
-    becomes "kein".
+    owner: the phrase to which "his" or "their" refers; if None, the possessive is "our".
+    negated: whether the clause is negated, in which case the determiner "a" becomes "kein" in German.
     """
     noun = _noun(dice, letters)
     determiner, plural = _determiner(dice, owner)

@@ -26,7 +26,7 @@ Files = tuple[Path, ...]
 class Corpus(ABC):
     """A corpus with named sets: "train", "dev" and test sets. Each row of a set has one line per side.
 
-    `source` and `target` name the sides, for instance the languages. Running text has no source.
+    `source` and `target` are the names of the sides, for instance the languages. Running text has no source.
     """
 
     sides: ClassVar[tuple[str, ...]] = SIDES
@@ -38,8 +38,8 @@ class Corpus(ABC):
     dev: tuple[Any, ...] = ()
     tests: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     generated: int = 0  # number of rows of "train" to generate; 0: the corpus is read from files
-    facts: Mapping[Path, FileFacts] = field(default_factory=dict)  # facts of the files of a pinned corpus
-    raw: bool = False  # the files may contain bytes that are not UTF-8
+    facts: Mapping[Path, FileFacts] = field(default_factory=dict)  # hashes and line counts of a pinned corpus's files
+    raw: bool = False  # whether the files may contain bytes that are not UTF-8
 
     @property
     def sets(self) -> tuple[str, ...]:
@@ -59,9 +59,9 @@ class Corpus(ABC):
         return self.files(set_name)
 
     def pinned(self, cache_dir: Path | None = None) -> Self:
-        """Return this corpus with the present hashes of its files. Reading changed content then raises UserError.
+        """Return this corpus with the present hashes of its files. Reading a file that has changed raises UserError.
 
-        This guarantees that the encoded content matches the digest, even if someone edits the files in the meantime.
+        So the encoded content always matches the digest, even if someone edits the files while they are read.
         """
         if self.generated:
             return self
@@ -88,7 +88,7 @@ class Corpus(ABC):
         return self._digest({name: self._content(name, cache_dir) for name in ("train", "dev")})
 
     def set_digest(self, set_name: str, cache_dir: Path | None = None) -> str:
-        """Return 16 hex digits that identify the content of an evaluated set. Errors are those of `training_digest`."""
+        """Return 16 hex digits that identify the content of an evaluated set. Raises UserError as `training_digest`."""
         return self._digest({"set": self._content(set_name, cache_dir)})
 
     def sha256(self, path: Path) -> str:
@@ -100,7 +100,7 @@ class Corpus(ABC):
         return digest(content)
 
     def _content(self, set_name: str, cache_dir: Path | None) -> list[Any]:
-        """Return the recipe of a generated set, or the hashes of a set's files."""
+        """Return the recipe of a generated set (see `_recipe`), or the hashes of a set's files."""
         if self.generated:
             return self._recipe(set_name)
         with self.fingerprints(cache_dir) as known:
@@ -151,7 +151,7 @@ def named_sets(names: Sequence[str]) -> dict[str, str]:
 
 
 def listed(names: Sequence[str]) -> str:
-    """Join names for a message. Of more than SHOWN names, only the first are listed."""
+    """Return names joined for a message. If there are more than SHOWN names, only the first SHOWN are listed."""
     return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
 
 

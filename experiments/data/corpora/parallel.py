@@ -18,7 +18,7 @@ from experiments.messages import number
 
 
 class FilePair(NamedTuple):
-    """Two files: line n of one is the translation of line n of the other."""
+    """A source file and a target file. Line n of the target file is the translation of line n of the source file."""
 
     source: Path
     target: Path
@@ -100,7 +100,7 @@ def _builtin(data: DataConfig) -> ParallelCorpus:
 
 
 def _checked(pair: FilePair, fingerprints: Fingerprints) -> tuple[str, str, int]:
-    """Return the content hashes of both sides and their number of lines. Raises UserError if the numbers differ."""
+    """Return the hash of each file and the number of lines. Raises UserError if the files have different numbers."""
     source, target = fingerprints.facts(pair.source), fingerprints.facts(pair.target)
     if source.lines != target.lines:
         raise UserError(
@@ -170,7 +170,7 @@ def _is_english(language: str) -> bool:
 
 
 def _sides(folder: Path, name: str) -> dict[str, Path]:
-    """Return the files <name>.<suffix>[.gz] by suffix."""
+    """Return the files named <name>.<suffix> or <name>.<suffix>.gz, by suffix. Raises UserError if both exist."""
     place = folder / name
     by_language: dict[str, Path] = {}
     for path in sorted(place.parent.glob("*")) if place.parent.is_dir() else []:

@@ -15,21 +15,21 @@ Forms = tuple[str, str, str, str]
 class Phrase(NamedTuple):
     """A noun phrase or pronoun in English and German."""
 
-    en: str  # as a subject
-    en_object: str  # as an object
-    de: Forms  # in four cases
-    gender: str  # m, f, n, p
-    pronoun: str  # the English pronoun that refers to it: he, she, it, they, we
-    letter: str  # main class of its noun: h, a, t, p
+    en: str  # English words as a subject
+    en_object: str  # English words as an object
+    de: Forms  # German words in the four cases
+    gender: str  # German gender: m, f, n, p
+    pronoun: str  # the English pronoun that refers to the phrase: he, she, it, they, we
+    letter: str  # main class of the noun: h, a, t, p
     is_pronoun: bool = False
-    negative: bool = False  # the determiner is "kein", so a negated clause needs no "nicht"
+    negative: bool = False  # whether the determiner is "kein", so that a negated clause needs no "nicht"
 
     @property
     def plural(self) -> bool:
         return self.gender == "p"
 
     def extended(self, en: str, de: str) -> "Phrase":
-        """Return the phrase followed by a relative clause, a place or a possessor, in every case."""
+        """Return the phrase with an addition in every case: a relative clause, a place or a possessor."""
         nominative, accusative, dative, genitive = (f"{form} {de}" for form in self.de)
         return self._replace(
             en=f"{self.en} {en}",
@@ -85,7 +85,7 @@ POSSESSIVES = {
 
 
 def number(en: str, de: str) -> Determiner:
-    """Return the determiner for a number of two or more. Only a following adjective shows the case."""
+    """Return the determiner for a number of two or more. In German, it has the same form in all cases."""
     return Determiner("", en, {"p": (de, de, de, de)}, {"p": _STRONG["p"]})
 
 
@@ -143,14 +143,17 @@ def name_phrase(en: str, de: str, gender: str, de_oblique: str = "") -> Phrase:
 
 
 def pair_phrase(first: Phrase, second: Phrase) -> Phrase:
-    """Return two phrases joined by "and", which is a plural."""
+    """Return a plural phrase that joins two phrases by "and"."""
     forms = tuple(f"{one} und {two}" for one, two in zip(first.de, second.de, strict=True))
     en = f"{first.en} and {second.en}"
     return Phrase(en, en, forms, "p", "they", first.letter)  # type: ignore[arg-type]
 
 
 def pronoun_for(antecedent: Phrase) -> Phrase:
-    """Return the pronoun for an antecedent. English depends on its sex, German on its grammatical gender."""
+    """Return the pronoun for an antecedent.
+
+    The English pronoun depends on the antecedent's sex, and the German pronoun on its grammatical gender.
+    """
     if antecedent.pronoun == "we":
         return WE
     en, forms = antecedent.pronoun, _PRONOUNS[antecedent.gender]
@@ -291,7 +294,7 @@ def copula(subject: Phrase, adjective: Words, tense: str, negated: bool, time: W
 
 
 def _german_objects(content: Content) -> tuple[str, str]:
-    """Return the pronouns and the other objects. In each, the dative precedes the accusative."""
+    """Return the object pronouns and the other objects, as two texts. In each, the dative precedes the accusative."""
     pronouns, full = "", ""
     for phrase, case in ((content.indirect, DATIVE), (content.direct, ACCUSATIVE)):
         if phrase and phrase.is_pronoun:

@@ -38,8 +38,9 @@ def seen_in_train(
 ) -> dict[str, dict[str, int]]:
     """Return for each set how many of its sources, targets and pairs occur in `train`.
 
-    keys: functions that return the value of a row to compare. Rows whose value is None are not counted.
-    `train` is streamed once, so the memory needed is that of the evaluated sets.
+    `train` is read once as a stream, so only the evaluated sets are kept in memory.
+
+    keys: name → function that returns the value of a row to compare. Rows whose value is None are not counted.
     """
     wanted = {what: {key(row) for rows in sets.values() for row in rows} - {None} for what, key in keys.items()}
     seen: dict[str, set[Hashable]] = {what: set() for what in keys}
@@ -69,11 +70,13 @@ def prepare(
     progress: Progress,
     workers: int | None = None,
 ) -> EncodedCorpus:
-    """Return the encoded corpus under `root`, the folder of a store's corpora. Create what is missing.
+    """Return the encoded corpus under `root`, the folder of a store's corpora. Create its missing parts.
 
-    shared: use one vocabulary for both sides. workers: number of threads; None uses all cores of this process.
-    Raises UserError if the corpus is unreadable or changes, if the text does not allow `data.vocab_size`, and if the
-    disk is full or read-only. Interrupted and concurrent calls are safe.
+    The function may be interrupted, and several processes may call it at the same time. Raises UserError if the corpus
+    is unreadable or changes, if the text does not allow `data.vocab_size`, and if the disk is full or read-only.
+
+    shared: whether source and target share one vocabulary.
+    workers: number of threads; None uses all cores of this process.
     """
     corpus = corpus.pinned(root)
     counts = corpus.check(root)
@@ -109,7 +112,7 @@ class _Work:
         self._held: list[Row] | None = None  # a small training set, read or generated once for all steps
 
     def make_train(self, folder: Path, name: str) -> None:
-        """Write the tokenizers, train/ and facts.json, which includes the corpus's digest and the files' hashes."""
+        """Write the tokenizers, train/ and facts.json, which includes the corpus's digest and the hashes of files."""
         started = time.monotonic()
         doing = "training the tokenizer"
         models = learn_tokenizers(
@@ -209,7 +212,8 @@ def learn_tokenizers(
 ) -> tuple[Tokenizer, Tokenizer]:
     """Train source and target tokenizers on the training set alone, write them to `folder`, and return them.
 
-    read: returns a new iterator over the training set. pairs: number of training pairs; 0 for running text.
+    read: function that returns a new iterator over the training set.
+    pairs: number of training pairs; 0 for running text.
     """
     names = model_names(shared)
     columns = range(len(corpus.sides))
@@ -234,7 +238,7 @@ def _sampled(corpus: Corpus, read: Callable[[], Iterator[Row]], pairs: int) -> I
 def _check_words(data: DataConfig, sides: Sequence[str], facts: Mapping[str, Any], corpus: str) -> None:
     """Raise UserError if most words of a side are unknown.
 
-    Then the vocabulary is too small, or the language does not separate words by spaces.
+    The reason is that the vocabulary is too small, or that the language does not separate words by spaces.
     """
     for side in sides if data.units == "word" else ():
         if (rate := facts[side]["unknown_rate"]) > MOST_UNKNOWN:

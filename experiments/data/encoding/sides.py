@@ -42,7 +42,7 @@ class SideWriter:
     def add(self, lines: Sequence[Sequence[int]], starts: NDArray[np.bool_] | None = None) -> Places:
         """Write a chunk of lines and return the index of the first piece of each line.
 
-        starts: flags of the lines that begin a row; None if every line does.
+        starts: for each line, whether it begins a row; None if every line begins a row.
         """
         lengths = np.fromiter(map(len, lines), np.int64, len(lines))
         pieces = np.fromiter(itertools.chain.from_iterable(lines), self._dtype, int(lengths.sum()))
@@ -64,8 +64,8 @@ class SideWriter:
 class Side:
     """The rows of one side, read through a memory map.
 
-    Pages that were read are unmapped again, so the memory of the process stays constant. They remain in the page
-    cache, which all runs share.
+    Pages that were read are unmapped again, so the memory of the process stays constant. The pages remain in the
+    kernel's page cache, which all runs share.
     """
 
     def __init__(self, folder: Path, side: str, dtype: np.dtype[Any]) -> None:
@@ -90,7 +90,10 @@ class Side:
         return self.pieces[self.offsets[index] : self.offsets[index + 1]].astype(np.int64)
 
     def gather(self, rows: NDArray[np.int64], width: int, fill: int) -> NDArray[np.int64]:
-        """Return rows as an array (B, width), padded with `fill`. width: at least the pieces of the longest row."""
+        """Return rows as an array (B, width), padded with `fill`.
+
+        width: number of columns; at least the number of pieces of the longest row.
+        """
         starts = self.offsets[rows]
         lengths = self.offsets[rows + 1] - starts
         steps = np.arange(width)
@@ -100,7 +103,10 @@ class Side:
         return lines
 
     def read(self, places: Places, regions: int) -> NDArray[np.int64]:
-        """Return the pieces at the given indices. regions: about how many regions of the file the indices touch."""
+        """Return the pieces at the given indices.
+
+        regions: approximate number of separate regions of the file in which the indices are.
+        """
         pieces = self.pieces[places].astype(np.int64)
         self._touched += regions * FAULT_BYTES
         if len(self._map) > MAPPED_BYTES < self._touched:

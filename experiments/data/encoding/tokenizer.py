@@ -26,7 +26,7 @@ EOS_ID = 2
 UNK_ID = 3
 
 SAMPLE_PAIRS = 1_000_000  # maximum number of training pairs; larger sets are sampled evenly, to bound memory
-SAMPLE_BYTES = 100_000_000  # approximate maximum for running text
+SAMPLE_BYTES = 100_000_000  # approximate maximum number of characters of running text that train a tokenizer
 
 _SETTINGS: dict[str, Any] = {
     "model_type": "bpe",
@@ -63,7 +63,7 @@ class VocabularyTooLarge(UserError):  # noqa: N818 - the name states the error
 
 
 def tokenizer_settings(data: DataConfig, shared: bool) -> dict[str, Any]:
-    """Return all settings that, with the training text, determine the pieces. They are part of identities."""
+    """Return all settings on which, besides the training text, the pieces depend. They are part of identities."""
     settings: dict[str, Any] = {"units": "byte", "shared": shared}
     if data.units != "byte":
         sample = {"sample_bytes": SAMPLE_BYTES} if data.running_text else {"sample_pairs": SAMPLE_PAIRS}
@@ -90,8 +90,10 @@ def in_sample(index: int, pairs: int) -> bool:
 def train_tokenizer(lines: Iterable[str], data: DataConfig, path: Path, what: str, *, symbols: int = 0) -> None:
     """Train a tokenizer on `lines` and write the model to `path`. The same lines give the same bytes.
 
-    symbols: if not 0, every word is a piece, and this is the maximum size of the vocabulary. what: name of the text,
-    for messages. Raises UserError if the text does not allow `data.vocab_size` pieces.
+    Raises UserError if the text does not allow `data.vocab_size` pieces.
+
+    what: name of the text, for messages.
+    symbols: 0, or the maximum size of a vocabulary in which every word is one piece.
     """
     import sentencepiece
 
@@ -114,9 +116,10 @@ def train_tokenizer(lines: Iterable[str], data: DataConfig, path: Path, what: st
 
 
 def _mark(data: DataConfig) -> bytes:
-    """Return the prefix of the model file if a class of this module segments the text, or b"" if SentencePiece does.
+    """Return the prefix of the model file. It names the class of this module that segments the text.
 
-    For running text, only "wordpiece" has a prefix: for other units, SentencePiece encodes unknown text as bytes.
+    Return b"" if SentencePiece segments the text. For running text, only "wordpiece" has a prefix, because with other
+    units SentencePiece encodes unknown text as bytes.
     """
     if data.units == "wordpiece":
         return GREEDY
@@ -190,7 +193,7 @@ class Tokenizer:
 
     @property
     def is_bytes(self) -> bool:
-        """Return whether the pieces are bytes. Then a text may contain bytes that are not UTF-8."""
+        """Return whether the pieces are bytes. If so, a text may contain bytes that are not UTF-8."""
         return isinstance(self._model, Utf8)
 
     @property
@@ -205,7 +208,8 @@ class Tokenizer:
     def decode(self, pieces: Sequence[int], unknown: Sequence[str] = ()) -> str:
         """Return the text of pieces. PAD, BOS and EOS are left out; UNK and ids beyond the vocabulary become " ⁇ ".
 
-        unknown: the texts that replace the occurrences of UNK, in order (from `surfaces`); () for " ⁇ ". Not for bytes.
+        unknown: texts (from `surfaces`) that replace the occurrences of UNK, in order; () for " ⁇ ". It must be () if
+            the pieces are bytes.
         """
         size = self.vocab_size
         ids = [piece if piece < size else UNK_ID for piece in map(int, pieces)]
@@ -243,6 +247,7 @@ class WordPiece:
     Each word includes the sign for the space before it. The first piece is the longest piece of the vocabulary with
     which the word begins. The rest of the word is cut in the same way, as in BERT's tokenizer. A character that is not
     a piece is unknown.
+
     As in Wu et al. 2016 (arXiv 1609.08144, section 4.1), a sign marks the beginning of a word, and the vocabulary
     maximises the likelihood of the training text. Here a unigram model (Kudo 2018) prunes a large vocabulary; in
     Schuster & Nakajima 2012, a vocabulary grows from characters. Wu et al. do not describe how they cut a word.

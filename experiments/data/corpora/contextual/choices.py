@@ -36,7 +36,7 @@ class Relative:
     verb: EnglishVerb
     other: NounPhrase  # the object of the clause if it is active, else the subject
     tense: str
-    active: bool  # the antecedent is the subject
+    active: bool  # whether the antecedent is the subject of the relative clause
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class Clause:
     predicate: Adjective | None = None
     frequency: Words | None = None
     adjuncts: tuple[Adjunct, ...] = ()  # in English order
-    adjunct_first: bool = False  # the first adjunct stands before the English subject
+    adjunct_first: bool = False  # whether the first adjunct stands before the English subject
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,21 +73,22 @@ class Sentence:
     """A sentence with one or two clauses."""
 
     first: Clause
-    time: Words | None = None  # stands before the first clause
+    time: Words | None = None  # adverb of time, which stands before the first clause
     joint: Words | None = None  # the conjunction of the second clause
     second: Clause | None = None
-    fronted: bool = False  # the second clause, which is subordinate, stands before the first in English
+    fronted: bool = False  # whether the second clause is subordinate and stands before the first clause in English
 
     @property
     def subordinate(self) -> bool:
-        """Return whether the second clause is subordinate. Then its German verb stands last."""
+        """Return whether the second clause is subordinate. If so, its German verb stands last."""
         return self.joint in CONJUNCTIONS
 
     @property
     def german_fronted(self) -> bool:
         """Return whether the second clause stands first in German.
 
-        "although" puts it first and other conjunctions put it last; "while" keeps the order of the English sentence.
+        With "although", the second clause stands first in German. With "while", the order is that of the English
+        sentence. With all other conjunctions, it stands last.
         """
         if self.joint is None or self.joint[0] == "while":
             return self.fronted

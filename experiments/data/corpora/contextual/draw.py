@@ -39,7 +39,7 @@ def sentence(dice: Dice) -> Words:
 
 
 def draw(dice: Dice) -> tuple[Sentence, Rendered]:
-    """Draw the choices of one sentence. Return them, and the sentence in both languages."""
+    """Draw the choices of one sentence. Return the choices, and the sentence in both languages."""
     while True:
         drawn = _sentence(dice)
         if valid(drawn):
@@ -140,7 +140,7 @@ def _english_pronoun(phrase: NounPhrase) -> str:
 
 
 def _persons(phrase: NounPhrase | Pronoun | None) -> list[NounPhrase]:
-    """Return the persons that a phrase names, those in its relative clause included."""
+    """Return the persons that a phrase and its relative clause name."""
     if not isinstance(phrase, NounPhrase):
         return []
     return [each for each in (phrase, phrase.relative and phrase.relative.other) if each and each.of_person]

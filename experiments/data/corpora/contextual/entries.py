@@ -13,7 +13,7 @@ _READ = tomllib.loads(Path(__file__).with_name("words.toml").read_text(encoding=
 class Entry(NamedTuple):
     """An English noun with its German noun in each domain. The two German nouns of a homonym differ.
 
-    The domains are "n" (outdoors) and "t" (trade). The verb or preposition that goes with the noun sets the domain.
+    The domains are "n" (outdoors) and "t" (trade). The verb or preposition of the noun determines the domain.
     """
 
     outdoors: Noun
@@ -29,7 +29,7 @@ class Entry(NamedTuple):
 
 
 class EnglishVerb(NamedTuple):
-    """An English verb with its particle, and the German verb that both together determine."""
+    """An English verb with its particle, and the German verb that translates verb and particle together."""
 
     german: Verb
     participle: str
@@ -39,7 +39,7 @@ class EnglishVerb(NamedTuple):
 
 
 class Preposition(NamedTuple):
-    """An English adverb and a preposition, and the German preposition that both together determine."""
+    """An English adverb and a preposition, and the German preposition that translates the two words together."""
 
     adverb: str
     preposition: str

@@ -28,7 +28,7 @@ class Dependency(NamedTuple):
 
     word: int  # index of the German word in `target`
     decider: int  # index of the deciding word: in the English sentence, or in `target`
-    distance: int  # to the decider: in English words from the translated word, or in German words from the German word
+    distance: int  # words between the decider and the translated English word, or between decider and German word
 
 
 class Rendered(NamedTuple):
