@@ -15,8 +15,8 @@ from experiments.events.event_log import read_events
 
 log = logging.getLogger(__name__)
 
-END_S = 30.0  # time that the other ranks have to end after the last step
-RANK0_REPORT_GRACE_S = 5.0  # time that rank 0 has to end by itself after another rank has ended
+END_S = 30.0  # seconds that the other ranks have to end after the last step
+RANK0_REPORT_GRACE_S = 5.0  # seconds that rank 0 has to end by itself after another rank has ended
 
 
 class RankProcesses:
@@ -43,7 +43,7 @@ class RankProcesses:
         return folder / "ranks" / str(rank)
 
     def wait(self) -> None:
-        """Wait up to END_S for each of the other ranks to end after the training, then kill those that still run."""
+        """Wait up to END_S for each of the other ranks to end after the training. Then kill the remaining ranks."""
         self._ended.set()
         for process in self._processes.values():
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -69,7 +69,7 @@ class RankProcesses:
     def blame(self) -> None:
         """Report the failure of another rank and exit, if another rank has failed; otherwise return.
 
-        Rank 0 calls this method after an error, because the failure of another rank may have caused that error.
+        Rank 0 calls this method after an error, because the failure of another rank may have caused the error.
         """
         until = time.monotonic() + RANK0_REPORT_GRACE_S / 2
         while time.monotonic() < until and all(process.poll() is None for process in self._processes.values()):

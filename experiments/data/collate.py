@@ -23,17 +23,17 @@ class Batch(Generic[Array]):
     source: Array  # (B, S) int64: pieces EOS PAD…
     target_input: Array  # (B, T) int64: BOS pieces PAD…, the input of the decoder
     target_output: Array  # (B, T) int64: pieces EOS PAD…, the labels
-    num_source_tokens: int  # EOS counted, padding not
-    num_target_tokens: int
+    num_source_tokens: int  # number of source tokens, with EOS and without padding
+    num_target_tokens: int  # number of target tokens, with EOS and without padding
     # (N,) int64: indices of the labels that are not padding, in the flattened target_output. If the loss has a fixed
     # number of rows, indices of padding follow. None if the indices are not computed in advance.
     real: Array | None = None
 
 
 def collate(pairs: Sides, indices: Ids, shape: tuple[int, int, int] | None = None) -> Batch[Ids]:
-    """Make a batch from pairs. It is as small as possible, or padded to the given shape (B, S, T).
+    """Return a batch of pairs, padded to the given shape (B, S, T), or as small as possible without a shape.
 
-    Without pairs, the batch is one row of PAD: a process that has no pairs of a batch still takes part in the step.
+    Without pairs, the batch is one row of PAD, because a process without pairs still takes part in the step.
     """
     source_lengths, target_lengths = (side.lengths[indices] for side in pairs.values())
     tight = (max(1, len(indices)), *(int(lengths.max(initial=1)) for lengths in (source_lengths, target_lengths)))

@@ -18,18 +18,18 @@ from numpy.typing import NDArray
 
 from experiments.data.batching import BatchPlan, Indices
 
-# The number of graphs to compile, or of sets of kernels. Padding in later epochs, with 25,000 tokens per step in
-# micro-batches of 4,096, is 6.8 % for multi30k and 10.8 % for German news. With 4,096 tokens per step in one
-# micro-batch, it is 8.2 % and 12.2 %; without fixed shapes, 5.4 % and 5.1 %.
+# Maximum number of shapes, and so of graphs to compile or of sets of kernels to build. With 25,000 tokens per step in
+# micro-batches of 4,096, padding in later epochs is 6.8 % for multi30k and 10.8 % for German news. With 4,096 tokens
+# per step in one micro-batch, padding is 8.2 % and 12.2 %. Without fixed shapes, it is 5.4 % and 5.1 %.
 MOST_SHAPES = 64
 # The share of rows by which the shapes of a GPU are enlarged. A micro-batch that fits no shape is cut in two, which
 # doubles its kernel launches. Without spare rows, 10 % of later batches were cut (300,000 pairs with log-normal
 # lengths, 4,096 tokens per batch).
 SPARE_ROWS = 0.02
-SEEN = 4000  # micro-batches to examine, from two epochs or more
+SEEN = 4000  # number of micro-batches to examine; they come from at least two epochs
 EPOCHS = 20  # maximum number of epochs to examine
 START = 1500  # maximum number of initial groups; joining them takes a second
-TIGHTENED_FROM = 3  # shrink groups from 3 × the final number on; starting earlier takes seconds and gains nothing
+TIGHTENED_FROM = 3  # groups are shrunk once at most 3 × the final number are left; doing it earlier only takes longer
 NEVER = np.iinfo(np.int64).max
 
 Shape = tuple[int, int, int]
@@ -40,7 +40,8 @@ Count = TypeVar("Count", int, NDArray[np.int64])
 class Shapes:
     """The shapes of a plan, and the assignment of micro-batches to shapes.
 
-    lengths: the number of source and target pieces of every pair. shapes: every single pair must fit into one of them.
+    lengths: the number of source pieces and of target pieces of every pair.
+    shapes: the shapes; every single pair must fit into one of them.
     """
 
     def __init__(self, lengths: tuple[Indices, Indices], shapes: Iterable[Shape]) -> None:
@@ -57,8 +58,8 @@ class Shapes:
     ) -> "Shapes":
         """Return at most `most` shapes for the micro-batches of a plan. The result depends only on the arguments.
 
-        cut: returns the micro-batches of a batch, for all processes. spare: the share of rows to add to each shape, so
-        that later micro-batches fit.
+        cut: function that returns the micro-batches of a batch, for all processes.
+        spare: the share of rows to add to each shape, so that later micro-batches fit.
         """
         source, target = plan.lengths
         widest = (1, int(source.max()), int(target.max()))  # every single pair fits
@@ -68,7 +69,10 @@ class Shapes:
         return cls(plan.lengths, {*shapes, widest})
 
     def fit(self, part: Indices) -> list[tuple[Indices, Shape]]:
-        """Return a micro-batch with the smallest shape into which it fits. If it fits no shape, cut it in halves."""
+        """Return a micro-batch with the smallest shape into which it fits.
+
+        If it fits into no shape, cut it in halves until they fit, and return all of them.
+        """
         rows, source, target = _triple(part, self._source, self._target)
         for shape in self.shapes:
             if rows <= shape[0] and source <= shape[1] and target <= shape[2]:
@@ -113,7 +117,7 @@ def _fewer(triples: Triples, most: int) -> Triples:
 
 
 def _tightened(groups: Triples, triples: Triples) -> tuple[Triples, NDArray[np.int64]]:
-    """Shrink the groups to their members. Return them, and for each triple the smallest group into which it fits."""
+    """Shrink the groups to their members. Return the groups, and for each triple the index of its smallest group."""
     while True:
         holds = (triples[:, None] <= groups).all(-1)
         used, taken = np.unique(np.where(holds, _places(*groups.T), NEVER).argmin(1), return_inverse=True)
@@ -143,7 +147,7 @@ def _joined(triples: Triples, most: int) -> Triples:
 
 
 def _waste(groups: Triples, counts: NDArray[np.int64], one: int) -> NDArray[np.int64]:
-    """Return how many positions joining group `one` with each other group would add, over all their micro-batches."""
+    """Return, for each other group, how many positions a union with group `one` would add in all micro-batches."""
     own, places = _places(*groups.T), _places(*np.maximum(groups, groups[one]).T)
     added: NDArray[np.int64] = counts * (places - own) + counts[one] * (places - own[one])
     added[one] = NEVER

@@ -32,14 +32,14 @@ class Ability(NamedTuple):
     """Whether the devices of a kind can compute in a precision."""
 
     refused: str = ""  # the reason why the devices cannot compute in the precision; "" if they can or it is unknown
-    slow: bool = False  # whether the devices emulate the precision without instructions for it
+    slow: bool = False  # whether the devices have no instructions for the precision and emulate it
 
 
 def ability(precision: PrecisionChoice, kind: str) -> Ability:
     """Return the ability of this machine's devices of a kind ("cpu" or "cuda") to compute in a precision.
 
-    If the ability is unknown, the result is `Ability()`. A child whose device cannot compute in the precision then
-    reports an error before it trains.
+    If the ability is unknown, the result is `Ability()`. In this case a child whose device cannot compute in the
+    precision reports an error before it trains.
 
     Raises UserError if the environment variables for tests are inconsistent (processes/processor.py).
     """

@@ -25,7 +25,7 @@ LOOKED_AT = 50_000  # maximum number of pairs
 class Lengths:
     """The lengths of the longest sentences in word pieces, EOS counted."""
 
-    longest_pair: int  # in the training set
+    longest_pair: int  # length of the longest sentence (source or target) in the training set
     longest_of: Mapping[str, int]  # evaluated set → length
 
 
@@ -33,7 +33,7 @@ _known: dict[tuple[object, ...], Lengths | UserError] = {}  # cache of this proc
 
 
 def longest(corpus: Corpus, data: DataConfig, shared: bool, root: Path) -> Lengths:
-    """Return the lengths of a corpus's longest sentences; zeros for a large corpus that is not prepared.
+    """Return the lengths of a corpus's longest sentences; zeros if the corpus is large and not prepared yet.
 
     root: the folder of prepared corpora.
 

@@ -20,23 +20,24 @@ from experiments.tasks.network import MICRO_BATCH_TOKENS
 from experiments.tasks.train_network import CorpusReader, compiles, to_tensors
 from model.protocol import Network
 
-# The share of padding that the use of few shapes may add. On a processor, few shapes only save the time to build
-# kernels. On an AMD EPYC without AMX, few shapes increase the padding of multi30k from 5.3 % to 8.1 %; the training was
-# equally fast, and kernels took 4 % of the time. They increase the padding of German news from 4.5 % to 15.1 %, which
-# takes longer than building kernels. On a GPU, few shapes also save work of the processor for products of new shapes.
-# An H100 waited for this work during more than half of a step.
+# The largest increase of the share of padding for which few fixed shapes are used. On a processor, few shapes only save
+# the time to build kernels. On an AMD EPYC without AMX, few shapes increase the padding of multi30k from 5.3 % to 8.1
+# %. The training was as fast as without them, and building kernels took 4 % of the time. Few shapes increase the
+# padding of German news from 4.5 % to 15.1 %, and the added work takes longer than building kernels. On a GPU, few
+# shapes also save work of the processor for products of new shapes. An H100 waited for this work during more than half
+# of a step.
 MORE_PADDING = {"cpu": 0.04, "cuda": 0.15}
-DESCRIBED = 500  # maximum number of batches for measuring the padding; shapes are not fitted to these batches
+DESCRIBED = 500  # maximum number of batches on which the padding is measured
 
 
 class Batches:
     """The source of batches for pairs of lines (see `BatchSource`).
 
-    Micro-batches are padded to one of a few shapes in two cases: with compiled layers, and, if this adds little
-    padding, on a GPU or in bf16 on a processor. The first attempt chooses the shapes of micro-batches. Later attempts
-    use the same shapes.
+    Micro-batches are padded to one of a few shapes in two cases. With compiled layers, they always are. On a GPU, or in
+    bf16 on a processor, they are if this adds little padding. The first attempt chooses the shapes of micro-batches,
+    and later attempts use the same shapes.
 
-    share: (rank, number of ranks). Each rank gets its share of every batch.
+    share: (rank, number of ranks). Each rank gets its share of the pairs of every batch.
     """
 
     def __init__(
@@ -72,15 +73,15 @@ class Batches:
 
     @property
     def pinned(self) -> dict[str, Any]:
-        """The size and the shapes of micro-batches, for later attempts. [] if micro-batches have no fixed shapes."""
+        """The size and the shapes of micro-batches, for later attempts. "shapes" is [] without fixed shapes."""
         shapes = self._shapes.shapes if self._shapes else []
         return {"micro_batch_tokens": self.max_tokens, "shapes": [list(shape) for shape in shapes]}
 
     def __call__(self, step: int) -> list[Batch[Tensor]]:
         parts = self._parts(self._plan.batch(step - 1), self._share, self._shapes)
         gpu = self._kind == "cuda"
-        # A micro-batch has at most as many target tokens as a batch may have. With a fixed shape, the loss is therefore
-        # computed for a fixed number of positions.
+        # With fixed shapes on a GPU, the loss is computed for a fixed number of positions. This number is
+        # tokens_per_batch, because a micro-batch never has more target tokens.
         rows = self._plan.tokens_per_batch if gpu and self._shapes and self._full_softmax else 0
         return [to_tensors(collate(self._pairs, *part), pin=gpu, rows=rows) for part in parts]
 
@@ -112,14 +113,14 @@ class Batches:
     def _cut(self, batch: Indices, share: tuple[int, int]) -> list[Indices]:
         """Return the micro-batches of one rank.
 
-        A batch with up to LARGEST_UNCUT times `self.max_tokens` positions is not split. Passes over several smaller
-        micro-batches would take longer than one pass with more padding.
+        A batch with at most LARGEST_UNCUT times `self.max_tokens` positions is not split, because passes over several
+        smaller micro-batches would take longer than one pass with more padding.
         """
         source, target = self._plan.lengths
         mine = deal(source, target, batch, share)
         places = len(mine) * max(source[mine].max(initial=0), target[mine].max(initial=0))
-        # `split` also sorts a batch that it does not split. The order of pairs decides which random numbers of dropout
-        # each pair gets.
+        # Call `split` even if the batch is not split, because it also sorts the pairs. The order of the pairs decides
+        # which random numbers of dropout each pair gets.
         uncut = places <= LARGEST_UNCUT * self.max_tokens
         return split(source, target, mine, places if uncut else self.max_tokens) or [mine]
 
@@ -135,7 +136,7 @@ class Batches:
 
 
 def _builds_kernels(config: RunConfig, context: AttemptContext) -> bool:
-    """Return whether a processor builds a kernel for each shape of a product, as it does in bf16."""
+    """Return whether a processor builds a kernel for each shape of a matrix product. It does so in bf16."""
     precision = context.attempt.pinned.get("precision", precision_here(config.training.precision))
     return bool(precision == "bf16")
 
@@ -143,7 +144,7 @@ def _builds_kernels(config: RunConfig, context: AttemptContext) -> bool:
 def dev_perplexity(
     _config: RunConfig, model: Network, encoded: EncodedCorpus, device: Device
 ) -> Callable[[int], dict[str, float]]:
-    """Return the callback that measures the perplexity on dev during the training. dev is read once."""
+    """Return a callback that measures the perplexity on dev during the training. The set dev is read only once."""
     sides = encoded.set("dev").sides.values()
     sources, targets = ([side[i].tolist() for i in range(len(side))] for side in sides)
 

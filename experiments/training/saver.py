@@ -10,13 +10,13 @@ from experiments.device import Device
 
 
 class Saver:
-    """A thread that writes one checkpoint at a time. The next method call raises the errors of a save."""
+    """A thread that writes one checkpoint at a time. If a save fails, the next call of a method raises the error."""
 
     def __init__(self, device: Device) -> None:
         self._device = device
         self._thread = ThreadPoolExecutor(1, "checkpoint")
         self._saving: Future[None] | None = None
-        self._copies: dict[str, Tensor] = {}  # reused, because allocating takes longer than copying
+        self._copies: dict[str, Tensor] = {}  # tensors for the copies; they are reused, because allocating is slow
 
     def start(self, tensors: Mapping[str, Tensor], write: Callable[[Mapping[str, Tensor]], None]) -> None:
         """Copy `tensors` now, and let `write` save the copies. Waits for the previous save."""

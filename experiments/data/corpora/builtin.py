@@ -103,8 +103,8 @@ def _held_out(version: int) -> dict[str, tuple[Pair, ...]]:
     return {"dev": tuple(pairs[: SPLITS["dev"]]), "test": tuple(pairs[SPLITS["dev"] :])}
 
 
-# The antecedent of a pronoun is never ambiguous. It is the subject or the direct object of the preceding clause, and
-# always the subject if both would have the same English pronoun.
+# The antecedent of a pronoun is never ambiguous. It is the subject or the direct object of the preceding clause. If
+# subject and object have the same English pronoun, it is always the subject.
 
 
 MIN_WORDS, MAX_WORDS = 5, 22  # length of the English sentence

@@ -169,9 +169,9 @@ def relative_pronoun(antecedent: Phrase) -> Phrase:
     return antecedent._replace(en=en, en_object=en, de=FORMS["relative"][antecedent.gender], is_pronoun=True)
 
 
-# A Clause has the parts of a clause in both languages. Its methods join them in the required order. In German, the
-# finite verb is in the second position of a main clause and at the end of a subordinate clause. A participle,
-# infinitive or separated prefix ends the main clause.
+# A Clause has the words of a clause in both languages, by position. Its methods join the words in the required order.
+# In German, the finite verb is in the second position of a main clause and at the end of a subordinate clause. A
+# participle, infinitive or separated prefix is at the end of a main clause.
 
 
 Words = tuple[str, str]  # English, German

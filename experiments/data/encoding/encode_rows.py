@@ -49,8 +49,9 @@ class Encoder:
     """A writer that encodes one set into a folder, with `threads` threads of SentencePiece.
 
     tokenizers: the tokenizer of each side; running text has one side.
-    max_pieces: drop and count pairs if a side is empty or has more pieces, EOS counted. None keeps every row.
-    measured: store the position, bytes and words of each line of running text.
+    max_pieces: maximum number of pieces of a side, EOS counted. Pairs with a longer or an empty side are dropped and
+        counted. None keeps every row.
+    measured: whether to store the position, bytes and words of each line of running text.
     """
 
     def __init__(
@@ -133,7 +134,10 @@ class Encoder:
             np.save(self._folder / "lines.npy", np.concatenate(self._lines), allow_pickle=False)
 
     def facts(self) -> dict[str, Any]:
-        """Return the counts for facts.json. For pairs, they include rates over the kept pairs, EOS not counted."""
+        """Return the counts for facts.json. For pairs, they include rates over the pairs that were not dropped.
+
+        The rates do not count EOS.
+        """
         sides = {side: self._side_facts(side) for side in self._writers}
         if len(sides) > 1:
             dropped = {"dropped_empty": self.dropped_empty, "dropped_long": self.dropped_long}

@@ -22,7 +22,7 @@ from experiments.errors import UserError, explain_os_errors
 from experiments.store.checksummed import describe_files, write_json
 from experiments.store.durable import locked, make_once, whole_folder
 
-SHORTEST = 20  # characters; shorter lines of running text are not compared: they occur twice by chance
+SHORTEST = 20  # characters; shorter lines of running text are not compared, because they may occur twice by chance
 
 Key = Callable[[Row], Hashable]
 OF_PAIRS: Mapping[str, Key] = {"source": itemgetter(0), "target": itemgetter(1), "pair": tuple}

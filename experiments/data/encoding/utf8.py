@@ -21,8 +21,8 @@ class Utf8:
     def Encode(self, text: str | Sequence[str], num_threads: int = 1) -> list[int] | list[list[int]]:  # noqa: N802
         """Return the piece ids of one text, or of each of several texts.
 
-        U+DC80 to U+DCFF stand for bytes that were not UTF-8 (PEP 383). Other lone surrogates become "?". If a text has
-        one of them, U+DC80 to U+DCFF become "?", too.
+        The code points U+DC80 to U+DCFF represent bytes that were not UTF-8 (PEP 383). Other lone surrogates become
+        "?". If a text contains such another surrogate, U+DC80 to U+DCFF also become "?".
         """
         return _encoded(text) if isinstance(text, str) else [_encoded(each) for each in text]
 
