@@ -260,7 +260,7 @@ REASONS, LINES = 3, 6  # maximum number of different reasons printed, and of lin
 def _say_failures(failures: Mapping[str, str]) -> None:
     """Print the last lines of failed runs.
 
-    If the last lines of several runs differ only in numbers, print those of the first run.
+    If several runs failed with lines that differ only in numbers, print only the lines of the first run.
     """
     by_reason: dict[str, list[str]] = {}
     for run, error in failures.items():

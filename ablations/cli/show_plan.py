@@ -110,7 +110,7 @@ def _print(planned: Plan, store: Path, predicted: Forecast) -> None:
     width = max(len(run.row) for run in planned.trainings)
     states = [run.state_in_words for run in planned.trainings]
     wide = max(8, *map(len, states))
-    described: set[str] = set()  # rows that were described; all seeds share one description
+    described: set[str] = set()  # rows whose description was printed; it is the same for all seeds of a row
     typer.echo(f"{planned.study.title} — profile {planned.profile}, store {store}")
     for run, state in zip(planned.trainings, states, strict=True):
         changes = ", ".join(f"{name.rpartition('.')[2]}={value}" for name, value in run.planned_row.overrides.items())

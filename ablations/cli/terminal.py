@@ -119,7 +119,7 @@ def aligned(lines: Sequence[Sequence[str]], left: Collection[int] = (0,)) -> lis
 
 
 def plain_progress(what: str, done: int, total: int) -> None:
-    """Show progress of a preparation on one line of the terminal; prints nothing if output is not a terminal."""
+    """Show the progress of a preparation on one line of the terminal. Print nothing if output is not a terminal."""
     terminal = unguarded(sys.stderr)
     if terminal.isatty():
         end = "\n" if done >= total else ""

@@ -231,7 +231,7 @@ def _table(chosen: Selected, plan: Plan, table: Printed) -> Table:
 
 
 def _scores(outcome: Outcome, table: Printed, heads: Mapping[str, str]) -> dict[str, float]:
-    """Return the scores of one run under the same heads as the rows' means; NaN for a missing score."""
+    """Return the scores of one run, with the heads of the rows' means as keys. A missing score is NaN."""
     values = {heads[c.key]: _rounded(outcome.measured(c.set, c.metric), c.digits) for c in table.listed}
     return {head: math.nan if value is None else value for head, value in values.items()}
 

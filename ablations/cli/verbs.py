@@ -76,7 +76,7 @@ def verbs() -> dict[str, Verb]:
     """Return all verbs by name.
 
     An extra or a package adds a mapping of names to verbs through the extension point `commands`. A package that cannot
-    be imported adds no verbs; `refused` returns the reason.
+    be imported adds no verbs, and `refused` returns the reason.
     """
     found = dict(CORE)
     for added_verbs in _added():

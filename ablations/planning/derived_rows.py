@@ -11,7 +11,7 @@ from experiments.tasks.base import Task
 
 
 def as_run(study: Study, row: Variation) -> Variation:
-    """Return an ensemble or a branch with the settings of the row that it names added; return other rows unchanged.
+    """Add the settings of the named row to an ensemble or a branch. Return other rows unchanged.
 
     A setting of the ensemble (about decoding) or of the branch (about the continued training) replaces the same setting
     of the named row. A branch has the seeds of its parent row, unless the branch sets `seeds`.

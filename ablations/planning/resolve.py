@@ -44,7 +44,10 @@ class Replaced:
 
 @dataclass(frozen=True)
 class PlannedRow:
-    """A row with its resolved settings. `config` has the first seed; the row's other runs differ only in the seed."""
+    """A row with its resolved settings.
+
+    `config` is the configuration of the run with the first seed. The row's other runs differ only in the seed.
+    """
 
     variation: Variation
     config: TaskConfig
@@ -115,9 +118,9 @@ def resolve(study: Study, selection: Selection, task: Task) -> list[PlannedRow]:
 
 
 def _branched(context: Context, row: PlannedRow, reference: Mapping[str, Any]) -> PlannedRow:
-    """Add the parent row, with the same seeds, to a branch; return any other row unchanged.
+    """Add the parent row, with the same seeds, to a branch. Return any other row unchanged.
 
-    Raises UserError (see `check_branch`).
+    Raises UserError if the branch is not possible (see `check_branch`).
     """
     if row.variation.branch is None:
         return row
@@ -208,7 +211,8 @@ def build(config_type: type[Config], task: str, settings: Mapping[str, Setting],
 def _of_unions(errors: Sequence[Any], settings: Mapping[str, Setting]) -> list[Any]:
     """Return the errors, with only one error per value that is not a number.
 
-    For a setting that may be an integer or a float, pydantic reports two errors; the one about the integer is dropped.
+    For a setting that may be an integer or a float, pydantic reports two errors. The one about the
+    integer is dropped.
     """
     no_numbers = {_setting_of(error["loc"], settings) for error in errors if error["type"] == "float_type"}
     return [

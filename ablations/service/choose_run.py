@@ -90,7 +90,7 @@ def find_trained(named: Named, selectors: Selectors, does: Sequence[str] = ("tra
         members = ", ".join(f"--run {member.run_id}" for member in result.ensemble)
         raise UserError(f"The run {run_id} is an ensemble, which has no weights. Name a member: {members}.")
     config = _recorded_config(run_id, result)
-    if own is not None:  # the recorded decoding may be that of another row with this run
+    if own is not None:  # another row with this run may have recorded its decoding settings
         config = config.model_copy(update={"evaluation": own})
     return Trained(run_id, config, attempt, result)
 
@@ -223,7 +223,7 @@ def of_study(store: Store, words: Sequence[str]) -> list[JobStatus]:
 
 
 def study_name(given: str) -> str:
-    """Return the name of the study in a study file; return other text unchanged.
+    """Return the name of the study in a study file. Return other text unchanged.
 
     Raises UserError for a file with mistakes.
     """

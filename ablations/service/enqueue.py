@@ -115,8 +115,8 @@ def turns(chosen: Selected, plan: Plan) -> Callable[[PlannedRun], int]:
 def _places(plan: Plan, columns: Sequence[Column]) -> dict[str, int]:
     """Return each row's place in the order of training: base, then the rows with the largest published changes.
 
-    The changes are those of the first metric with a published number for base. This order gives an informative table
-    early. Rows without a published number share the last place.
+    The first metric with a published number for base decides. This order gives an informative table early. Rows without
+    a published number share the last place.
     """
     rows, base = plan.study.variations, plan.study.base_row
     published = base.paper if base else {}
@@ -167,7 +167,10 @@ def row_of(plan: Plan, run: PlannedRun, store: Store) -> TableRow:
 
 
 def _prepared_key(task: Task, run: PlannedRun) -> str:
-    """Return the digest of what `Task.prepare` reads. Runs that share one preparation have equal digests."""
+    """Return the digest of the settings and code on which `Task.prepare` depends.
+
+    Runs with equal digests share one preparation.
+    """
     trainer = run.spec.trainer
     trees = {"code_tree": trainer.tree, "code_base": trainer.base} if trainer.tree else {}
     return digest({**settings_read(run.config, task.prepare_reads), **trees})

@@ -25,7 +25,7 @@ from experiments.tasks.load import load_task
 from experiments.tuning import trials_of
 from model.extensions import added, load
 
-Say = Callable[[str], None]  # prints a line for the user; services print only through it
+Say = Callable[[str], None]  # prints a line for the user; the modules of this package print only through `Say`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -225,7 +225,7 @@ class Queueing:
 
 
 def choose_table(study_name: str, selectors: Selectors, say: Say) -> SelectedTable:
-    """Return the selected table, for commands that only read. STUDY may also be a file with a table (`open_table`)."""
+    """Return the selected table, for commands that start no runs. STUDY may be a file with a table (`open_table`)."""
     if not holds_table(study_name):
         return choose(study_name, selectors, there=True)
     selected = selectors.profile, selectors.corpus, selectors.rows, selectors.seeds

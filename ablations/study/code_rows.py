@@ -249,7 +249,7 @@ class Code:
         return RefusedCode(why, (), 0, words)
 
     def parts(self, change: Change) -> list[PatchPart]:
-        """Return the hunks of a patch, or the commits of a range. They are read once."""
+        """Return the hunks of a patch, or the commits of a range. The result is cached."""
         key = change.patch, change.commits
         if key not in self._parts:
             self._parts[key] = parts_of(self._read(change.patch)) if change.patch else self._commits(change)

@@ -254,7 +254,7 @@ def _repeated(keys: Iterable[str]) -> str | None:
 
 
 def load_study(name_or_path: str, many: bool = False) -> Study:
-    """Read a built-in study by name, or a user's study by path (`*.toml`). Raises UserError.
+    """Read a built-in study by name, or a user's study by path (`*.toml`). Raises UserError for a study with mistakes.
 
     many: accept studies with more than 10,000 rows, because the user confirmed them, or because nothing is trained.
     """

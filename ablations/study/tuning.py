@@ -75,7 +75,7 @@ def deciding_column(study: Study, task: Task) -> Column:
 def space_of(study: Study, row: Variation, config: Any, chosen: Selection, task: Task) -> Space:
     """Return the search space of a row.
 
-    The space leaves out settings that the row declares, that the command line sets, or that the row does not read.
+    The space leaves out settings that the row declares, that the command line sets, or that the row does not use.
     """
     tune, column = tune_of(study, task), deciding_column(study, task)
     taken = {*row.declared, *chosen.forced, *config.unread(tune.ranges)}

@@ -136,7 +136,7 @@ class Variation(Match):
         return not (changes or self.imported or self.change or self.code_tree)
 
     def trainer_of(self, study: TrainerSpec) -> TrainerSpec:
-        """Return the facts about the row's trainer: those of the study, with the row's code if the row changes code."""
+        """Return the facts about the study's trainer, with the row's code if the row changes code."""
         if not self.change:
             return study
         return replace(study, tree=self.code_tree, base=self.code_base, lines=self.code_lines)

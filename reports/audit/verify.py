@@ -113,7 +113,7 @@ def _notes(text: str, now: str, format_: str) -> Iterator[str]:
 
 
 def _other_lines(text: str, format_: str) -> list[str]:
-    """Return the notes under a table; for Markdown and LaTeX also all other lines that contain no cells.
+    """Return the notes under a table. For Markdown and LaTeX, also return all other lines that contain no cells.
 
     A CSV file has no notes.
     """

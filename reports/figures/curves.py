@@ -127,10 +127,10 @@ def draw_lengths(
 def _line(
     row: Row, column: Column, counts_of: CountsOf, lengths_of: LengthsOf
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], bool] | None:
-    """Return mean length and score per bin, and whether lengths are those of the source sentences.
+    """Return the mean length and the score of each bin, and whether the lengths are lengths of source sentences.
 
-    Counts are summed over seeds. Lengths of the reference are used if those of the source are not stored. Return None
-    if there are too few sentences, or if their lengths are unknown.
+    Counts are summed over seeds. If lengths of source sentences are not stored, lengths of references are used. Return
+    None if there are too few sentences, or if their lengths are unknown.
     """
     found = [counts for o in row.outcomes if (counts := counts_of(o, column)) is not None]
     if column.counts is None or not found or len({len(counts) for counts in found}) > 1 or len(found[0]) < 2 * FEWEST:

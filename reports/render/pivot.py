@@ -1,6 +1,6 @@
 """Pivoted tables: rows with the same label are printed on one line, and their groups are columns.
 
-Table 2 of the paper is an example; its groups are language pairs. This module rearranges the columns of the layout, so
+Table 2 of the paper is an example. Its groups are language pairs. This module rearranges the columns of the layout, so
 all formats for readers print the same pivoted table. JSON and CSV keep one record per row, because programs can pivot
 records, and each record lists its runs.
 """

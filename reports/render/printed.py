@@ -107,7 +107,7 @@ def _words(head: Head) -> tuple[tuple[str, ...], ...]:
 
 
 def _other_settings(name: str, table: Table) -> Layout:
-    """Return the column of a setting that the table prints only on request; a blank cell means base's value."""
+    """Return the column of a setting that the table prints only on request. A blank cell means base's value."""
     known = dict.fromkeys(key for row in table.rows for key, _ in flatten(row.outcomes[0].run.config))
     found = [key for key in known if name in (key, key.rpartition(".")[2])]
     if len(found) > 1 and name not in found:

@@ -132,7 +132,7 @@ RUN_FACTS = (
 
 
 def run_facts(trained: TrainingResult | None) -> dict[str, Any]:
-    """Return the RUN_FACTS of a run. Facts that the run did not record are None; all are None for an untrained run."""
+    """Return the RUN_FACTS of a run. A fact that was not recorded is None. For an untrained run, all facts are None."""
     if trained is None:
         return dict.fromkeys(RUN_FACTS)
     tool = trained.tool

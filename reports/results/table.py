@@ -1,6 +1,7 @@
 """The table as data: for each row and metric, the values over seeds, the change from base and the paper's value.
 
-Only titles and notes are text to print; `reports/render` does the layout. A measure with a missing seed has no mean.
+Only titles and notes are text to print, and `reports/render` does the layout. A measure with a missing seed has no
+mean.
 """
 
 import math
@@ -303,7 +304,7 @@ def tokenizer_of(outcome: Outcome) -> tuple[str, int | None]:
 
 
 def _sentences(rows: Iterable[Row], column: Column) -> set[str]:
-    """Return the planned digests of the rows' evaluated sets; a row that is not evaluated on the set has none."""
+    """Return the planned digests of the rows' evaluated sets. A row that is not evaluated on the set has no digest."""
     asked = (o.scored[column.set].spec.inputs for row in rows for o in row.outcomes if column.set in o.scored)
     return {repr(sorted(inputs.items())) for inputs in asked}
 

@@ -191,7 +191,7 @@ class _Differences:
 def _judged(comparison: Comparison, gaps: Sequence[_Gap], every: int, done: str) -> Finding:
     """Return the state of a claim, and the pair that decides the state: the pair that agrees least with the claim.
 
-    every: the number of all pairs of the claim; `gaps` has only the pairs that are `done` ("published" or "run").
+    every: the number of all pairs of the claim. gaps: only the pairs that are `done` ("published" or "run").
     """
     bound = round(math.log(comparison.bound), _EXACT) if comparison.factor else comparison.bound
     gaps = sorted(gaps, key=lambda gap: -abs(gap.gain) if comparison.within else gap.gain)

@@ -100,7 +100,7 @@ def _unknown(facts: Data) -> Iterator[str]:
 
 
 def _settings(table: Table, outcome: Outcome) -> Iterator[Note]:
-    """Yield notes on settings that no column shows: those of base, and those that a row's label replaces."""
+    """Yield notes on settings that no column shows: settings of base, and settings that a row's label replaces."""
     row = table.base_row or table.rows[0]
     said = [*_IN_TRAINING, *(name for name in table.settings if name in row.settings)]
     command = outcome.run.spec.trainer.command

@@ -25,8 +25,8 @@ def changes(row: RowSpec, base: RowSpec | None) -> dict[str, Any]:
 def shown(row: Row, base: Row | None, names: Collection[str]) -> dict[str, Any]:
     """Return the settings that a row prints, among the settings in `names` and the row's changes.
 
-    The base row prints all settings that it reads. Another row prints its changes, and settings that base does not
-    read. A blank cell means that the value equals that of base.
+    The base row prints all settings that its runs use. Another row prints its changes, and settings that base does not
+    use. A blank cell means that the row has the same value as base.
     """
     if base is None:
         return at(row, row.settings)
@@ -35,7 +35,7 @@ def shown(row: Row, base: Row | None, names: Collection[str]) -> dict[str, Any]:
 
 
 def at(row: Row, names: Collection[str]) -> dict[str, Any]:
-    """Return the row's values of the settings in `names` that the row reads."""
+    """Return the row's values of the settings in `names`, without settings that the row's runs do not use."""
     settings = _printable(row.spec, row.outcomes[0].run)
     return {name: settings[name] for name in names if name in settings and row.reads(name)}
 
@@ -53,7 +53,7 @@ def here(row: Row) -> str:
 
 
 def between(row: Row, other: Row) -> dict[str, Any]:
-    """Return the settings of `row` whose values differ from those of `other`."""
+    """Return the settings of `row` that have another value in the row `other`."""
     theirs = _printable(other.spec, other.outcomes[0].run)
     own = at(row, _printable(row.spec, row.outcomes[0].run))
     return {name: value for name, value in own.items() if value != theirs.get(name)}
@@ -94,7 +94,7 @@ def unexpected(config: TaskConfig, rows: Sequence[Row], said: Collection[str] = 
     """Return the settings that a reader cannot know, as "name value (default)": "training.weight_decay 0.1 (0.0)".
 
     For built-in tasks, whose defaults are the paper's values, these are the settings that differ from the default. For
-    a user's trainer, these are all settings. Settings in `said` and settings that no row reads are left out. For
+    a user's trainer, these are all settings. Settings in `said` and settings that no row uses are left out. For
     built-in tasks, settings that other notes describe (corpus and decoding) are left out, too.
     """
     frozen = config.setting_roles.frozen_defaults

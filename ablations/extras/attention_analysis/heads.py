@@ -159,7 +159,7 @@ def of_run(
 ) -> list[dict[str, Any]]:
     """Return the rows of the trained heads of a run, then those of a baseline: the same network with random weights.
 
-    The key `weights` of a row is "trained" or "random". choice: the choice of checkpoint; None means that of the
+    The key `weights` of a row is "trained" or "random". choice: the choice of checkpoint; None means the choice in the
     configuration. sizes: the sizes of the target and the source vocabulary.
     """
     device = Device.open(DeviceSpec("cpu"), "fp32")

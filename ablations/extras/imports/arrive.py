@@ -264,8 +264,8 @@ def _same_settings(row: str, runs: Sequence[ExternalRun]) -> None:
 def _seeds(row: str, runs: Sequence[ExternalRun], planned: Planned | None, unseeded: bool) -> list[int]:
     """Return the seed in the study for each run of a row.
 
-    A run keeps the seed of the source if the study has it; other runs get free seeds in order. unseeded: True if no run
-    of the source has a seed; the runs of a row are then repeats, and cannot be paired with runs of other rows.
+    A run keeps the seed of the source if the study has this seed. Other runs get free seeds in order. unseeded: whether
+    no run of the source has a seed. If so, the runs of a row are repeats, which form no pairs with runs of other rows.
     """
     theirs = [seed_value(run.seed) for run in runs]
     if len(runs) > 1 and not unseeded and (len(set(theirs)) < len(runs) or "" in theirs):
@@ -329,7 +329,7 @@ class Record(NamedTuple):
 def write_runs(
     plan: Plan, store: Store, foreign: External, arrived: Sequence[ImportedRun], *, replace: bool
 ) -> Written:
-    """Write the runs to the store; the caller holds the store's lock.
+    """Write the runs to the store. The caller holds the store's lock.
 
     Raises UserError before the first run is written if the store has a run with other numbers and `replace` is False.
     """
@@ -438,7 +438,7 @@ def unknown_settings(arrived: Sequence[ImportedRun], plan: Plan) -> list[str]:
 
 
 def refuse_other_settings(arrived: Sequence[ImportedRun], plan: Plan) -> None:
-    """Raise UserError if a setting of a run differs from that of its row in the study."""
+    """Raise UserError if a setting of a run has another value in the run's row of the study."""
     configs = {run.row: dict(flatten(run.config)) for run in plan.runs if run.spec.imported}
     names = _ours(arrived, plan)
     for one in arrived:

@@ -3,7 +3,7 @@
     row,seed,set,metric,value          row,seed,lr,dev/bleu,test/bleu
     base,1,dev,bleu,26.1               base,1,0.1,26.1,25.3
 
-A long file needs the columns metric and value; all other columns are optional. If there is a column `row`, a column
+A long file needs the columns metric and value. All other columns are optional. If there is a column `row`, a column
 `group` names the group of the row. Every other column is a setting or, in a wide file, a metric.
 """
 

@@ -32,7 +32,7 @@ _NUMBER_LIKE = re.compile(r"[-+−]?\d[\d.,'\s]*(e[-+]?\d+)?\s*[^\W\d_]{0,3}\s*[
 class FactorChoice:
     """The choice of settings.
 
-    rows: the settings that distinguish rows. settings: all settings to keep; they are equal in all runs of a row.
+    rows: the settings that distinguish rows. settings: all settings to keep, which are equal in all runs of a row.
     """
 
     rows: tuple[str, ...]

@@ -89,8 +89,8 @@ def read_tensorboard(folder: str) -> Iterator[ExternalRun | str]:
 def _part_of(place: Path, found: Mapping[Path, _Events]) -> tuple[Path, str, str]:
     """Return the folder of the run that a folder belongs to, a prefix for the names of its scalars, and a tag.
 
-    Without a tag, a scalar gets the name PREFIX/TAG-OF-SCALAR. For a folder of add_scalars, the tag is that of
-    add_scalars, and the prefix is the name of the curve. A folder that belongs to no other run is its own run.
+    Without a tag, a scalar gets the name PREFIX/TAG-OF-SCALAR. For a folder that add_scalars wrote, the tag is the main
+    tag in the call, and the prefix is the name of the curve. A folder that belongs to no other run is its own run.
     """
     parent, name, events = place.parent, place.name, found[place]
     beside = [other for other in found if other.parent == parent]
@@ -204,7 +204,7 @@ def _log_records(file: Path) -> Iterator[bytes]:
 def read_lm_eval(folder: str) -> Iterator[ExternalRun | str]:
     """Yield the runs in the folder of `lm_eval --output_path`, and a note on each replaced result.
 
-    The results are in results_TIME.json (results.json in older versions); samples files have the scores of single
+    The results are in results_TIME.json (results.json in older versions). Files of samples have the scores of single
     examples. A task is a set. Its metric is called `acc` with the filter "none" or without a filter (before 0.4), and
     `exact_match.strict` with another filter. Files of one folder with the same settings are one run; if a task was
     evaluated again, its newest result is used.

@@ -83,7 +83,7 @@ class TrainingChange:
     def __call__(self, source: Lengths, target: Lengths) -> NDArray[np.float64]:
         """Return the operations for each of many pairs.
 
-        The operations of a pair have the form f(S) + g(T) + c·S·T for every kind of sub-layer; the last term is that of
+        The operations of a pair have the form f(S) + g(T) + c·S·T for every kind of sub-layer. The last term comes from
         attention to the source. So it is enough to count each source length and each target length, not each
         combination.
         """

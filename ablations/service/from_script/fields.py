@@ -260,9 +260,9 @@ def _nested(
 
 
 def _of_type(option: Option, default: ast.expr, annotation: ast.expr | None, style: Style) -> Option:
-    """Return the option as a setting with its default, if the library reads the setting back unchanged.
+    """Return the option as a setting with its default.
 
-    Otherwise the option is left out.
+    The option is left out if the library would not parse the written default to the same value.
     """
     value, kind = literal(default), source(annotation)
     if value is UNKNOWN:

@@ -88,7 +88,7 @@ def _takes_device(option: Option) -> bool:
 
 
 def _metrics(found: Sequence[Printed]) -> Iterator[str]:
-    """Yield the [[metric]] entries of the printed numbers: those of test sets first, then dev, then train.
+    """Yield the [[metric]] entries of the printed numbers: first for test sets, then for dev, then for train.
 
     At most the first two entries are columns. The others are comments. A number of the training set is a column only if
     it is the first entry.

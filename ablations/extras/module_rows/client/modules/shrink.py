@@ -28,7 +28,7 @@ def _sizes(product: Any) -> tuple[int, int]:
 
 
 def shrink(line: Line, name: str, module: nn.Module) -> None:
-    """Keep the first inner units of a feed-forward network; the argument of the line is their share.
+    """Keep the first inner units of a feed-forward network. The argument of the line is the share of units to keep.
 
     Raises UserError for an invalid share, and for a module that is not a feed-forward network.
     """
