@@ -33,12 +33,12 @@ FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 def joined(page: Path) -> list[str]:
-    """The page's lines; what ends in a backslash is joined with the next one."""
+    """Return the page's lines. A line that ends in a backslash is joined with the next one."""
     return page.read_text(encoding="utf-8").replace("\\\n", " ").splitlines()
 
 
 def command_lines() -> Iterator[tuple[str, str, bool]]:
-    """(page, what follows "ablations", whether it is a whole command)."""
+    """Yield (page, words after "ablations", whether the command is complete)."""
     for page in PAGES:
         name, fenced = str(page.relative_to(ROOT)), False
         for line in joined(page):
@@ -106,7 +106,7 @@ def test_links_lead_to_files(page: Path) -> None:
 
 
 def of_removed_extra(page: Path, link: str) -> bool:
-    """Whether a link leads into the folder of an extra that is not there. Pages of the core may link to extras."""
+    """Return whether a link leads to the folder of an extra that is missing. Core pages may link to extras."""
     target = (page.parent / link).resolve()
     return target.is_relative_to(EXTRAS) and not (EXTRAS / target.relative_to(EXTRAS).parts[0]).is_dir()
 
@@ -137,7 +137,7 @@ def test_the_tests_named_beside_retellings_exist() -> None:
 
 
 def test_the_demo_has_the_paper_s_sign_where_the_paper_s_change_is_more_than_1_bleu() -> None:
-    """The rule of table3's note: the rows that it names, and their signs in the demo that docs/demo.md prints."""
+    """table3's note names the right rows, and the demo in docs/demo.md prints the signs that it states."""
     study = load_study("table3")
     base = next(row.paper["bleu"] for row in study.variations if row.key == "base")
     far = {row.key: row.paper["bleu"] - base for row in study.variations if abs(row.paper["bleu"] - base) > 1}

@@ -45,7 +45,7 @@ FILES = {
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Studies and corpora with mistakes, and a store with a failed, a waiting and a finished run."""
+    """Return a folder with invalid studies and corpora, and a store with a failed, a waiting and a finished run."""
     folder = tmp_path_factory.mktemp("golden")
     for corpus in ("unequal", "empty"):
         (folder / corpus).mkdir()

@@ -39,7 +39,7 @@ def settings_of(study, key):
 
 
 def shares(printed, total):
-    """The counts k with k/total as printed, in per cent, to two digits or (as the source does for two sets) to one."""
+    """Return the counts k for which k/total, in per cent, rounds to the printed number."""
     return [k for k in range(total + 1) if printed in (round(100 * k / total, 2), round(100 * k / total, 1))]
 
 
@@ -80,7 +80,7 @@ def test_the_cases_column_counts_the_published_answers(study):
 
 
 class Context:
-    """What `fit` uses of a run's context."""
+    """The attributes of a run's context that `fit` uses."""
 
     def __init__(self, folder, seed=1, resume=None):
         self.seed, self.folder, self.resume, self.logged = seed, folder, resume, []
@@ -112,7 +112,10 @@ SMALL = {"train_answers": 60, "dev_answers": 40, "width": 8, "batch": 20}
 
 
 def test_the_papers_own_numbers_contradict_one_of_its_conclusions(study):
-    """Embeddings trained before lower the LSTM's accuracy on test; whole words change nothing there, but dev."""
+    """Pretrained embeddings lower the LSTM's test accuracy.
+
+    Whole words change the dev accuracy but not the test accuracy.
+    """
     paper = {row.key: row.paper for row in study.variations}
     gains = []
     for claim in study.claims:

@@ -34,7 +34,7 @@ def engine() -> Engine:
 
 
 def former(store: Store, *, code: str | None, cls: str = "out_of_memory") -> int:
-    """An attempt that failed, after it announced its code or (None) before."""
+    """Make a failed attempt that announced its code before, or (with None) did not."""
     number, folder = store.new_attempt(RUN)
     events = EventWriter(folder)
     if code is not None:
@@ -45,7 +45,7 @@ def former(store: Store, *, code: str | None, cls: str = "out_of_memory") -> int
 
 
 def micro_batch(store: Store, engine: Engine, rerun_after: int = 0, code: str = "new") -> int | None:
-    """The pinned micro-batch of the next attempt, of the job as the failure left it."""
+    """Return the pinned micro-batch of the next attempt after the failure."""
     claimed = Claimed(made_job(RUN, rerun_after=rerun_after), 1, SMALLER, 0, 0)
     attempt = store.new_attempt(RUN)
     slot = Slot("cpu:0", "cpu")
@@ -87,7 +87,7 @@ def test_another_failure_before_the_code_was_announced_keeps_nothing(store, engi
 
 
 def test_a_rerun_is_a_new_training_also_after_an_attempt_that_only_scored(store, engine):
-    """The stale training is attempt 1; attempt 2 scored it again and has nothing to continue from."""
+    """Attempt 1 is the stale training. Attempt 2 only scored it again, so there is nothing in it to resume from."""
     for number, train in ((1, True), (2, False)):
         _, folder = store.new_attempt(RUN)
         spec = AttemptSpec(

@@ -25,7 +25,7 @@ def store(tmp_path):
 
 @pytest.fixture
 def attempt(store, monkeypatch):
-    """Writes the next attempt: its spec (None: it has none), and events as (time, kind, fields)."""
+    """Write the next attempt: its spec (None for no spec), and events as (time, kind, fields)."""
 
     def write(*events, train=True, spec=None):
         _, folder = store.new_attempt(RUN)
@@ -81,7 +81,7 @@ def test_how_it_ended_is_its_last_event(store, attempt, last, ended, seen):
 
 
 def test_what_a_killed_attempt_used_is_what_it_said_last(store, attempt):
-    """Its end was written by the coordinator, which does not know it."""
+    """The coordinator wrote the end of the attempt without knowing when it ended."""
     attempt(started(1000), (1002, "checkpoint", {"step": 1, "path": "p", "cpu_s": 1.5}), (1005, "ended", {}))
     (one,) = attempt_costs(store, RUN)
     assert (one.wall_s, one.cpu_s, one.cpu_joules) == (5.0, 1.5, None)
@@ -108,7 +108,7 @@ def test_a_lease_that_is_none_is_not_counted(store, attempt, device):
 
 
 def test_without_its_start_it_counts_from_its_first_known_event(store, attempt):
-    """Also where a start comes later than the first HEAD events, as in a file that was put together."""
+    """This also holds if a start comes after the first HEAD events, as in a merged file."""
     attempt((1000, "pinned", {}), (1003, "finished", {}))
     points = [(2000 + n, "metrics", {"step": n, "metrics": {}}) for n in range(HEAD)]
     attempt(*points, started(2100, 50.0), (2110, "finished", {}))
@@ -139,7 +139,7 @@ def test_a_damaged_record_adds_nothing(store, attempt):
 
 
 def test_attempts_that_were_made_elsewhere_are_those_of_the_record(store, attempt):
-    """Of an imported run: each earlier attempt once, whether its folder came along or not."""
+    """Each earlier attempt of an imported run is counted once, whether its folder was imported or not."""
     attempt(started(1000), failed(1002))
     attempt(started(2000), (2003, "finished", {}), train=None)
     earlier = [
@@ -195,7 +195,7 @@ def test_attempts_that_only_evaluated_do_not_count_and_damaged_specs_do(store, a
 
 
 def test_of_a_curve_only_the_end_is_needed(store, attempt):
-    """The last of consecutive points tells when a killed attempt was last seen."""
+    """The last of consecutive points is the time at which a killed attempt was last seen."""
     points = [(1000 + n, "metrics", {"step": n, "metrics": {}}) for n in range(1, 40)]
     attempt(started(1000), *points)
     attempt(*((t + 1000, kind, fields) for t, kind, fields in points))  # a curve alone

@@ -57,7 +57,7 @@ def attended(model: Network, source: Sequence[int], output: Sequence[int]) -> Te
 
 
 def scored(model: Network, source: Sequence[int], found: Hypothesis, search: SearchSettings) -> float:
-    """s(Y, X) = log P / lp + cp, sum by sum (Wu et al. 2016, equation 14)."""
+    """Compute s(Y, X) = log P / lp + cp with explicit sums (Wu et al. 2016, equation 14)."""
     pieces = [*found.ids, EOS_ID] if found.finished else list(found.ids)
     p = attended(model, source, pieces).tolist()
     covered = sum(math.log(min(sum(row[i] for row in p), 1.0)) for i in range(len(source) + 1))
@@ -77,7 +77,7 @@ def test_a_hypothesis_has_the_score_of_equation_14(name: str, extra: int) -> Non
 
 @pytest.mark.parametrize("seed", range(4))
 def test_the_best_is_the_best_of_all_finished(seed: int) -> None:
-    """A beam that holds every prefix finishes every output: the first is the one with the highest score of all."""
+    """A beam that holds every prefix finishes every output, so the first one has the highest score of all."""
     model, source = model_of(seed, 6), [3, 5]
     search = SearchSettings(beam_size=64, max_extra_length=0, nbest=30, coverage_penalty=2.0)
     [plain], [found] = (translate(model, [source], s, CPU) for s in (replace(search, coverage_penalty=0.0), search))

@@ -20,7 +20,7 @@ def cut_of(plan: BatchPlan, max_tokens: int, share: tuple[int, int] = (0, 1)) ->
 
 
 def measured(plan: BatchPlan, shapes: Shapes, max_tokens: int, epochs: range) -> tuple[float, float, int]:
-    """(share of padding, the same with free shapes, micro-batches that had to be cut)"""
+    """Return (share of padding, the same share with free shapes, number of micro-batches that were split)."""
     source, target = plan.lengths
     real = places = free = cut = 0
     for epoch in epochs:

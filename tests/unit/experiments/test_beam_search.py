@@ -38,7 +38,7 @@ def random_model(
 
 
 def next_log_probs(model: Network, source: Sequence[int], prefix: Sequence[int]) -> list[float]:
-    """log P(next piece | prefix, source) by a full pass without a cache."""
+    """Compute log P(next piece | prefix, source) by a full pass without a cache."""
     with torch.inference_mode():
         memory = model.encode(torch.tensor([[*source, EOS_ID]]), None)
         hidden = model.decode(torch.tensor([[BOS_ID, *prefix]]), memory, None)
@@ -52,7 +52,7 @@ def own_log_prob(model: Network, source: Sequence[int], found: Hypothesis) -> fl
 
 
 def naive_search(model: Network, source: Sequence[int], settings: SearchSettings) -> list[Hypothesis]:
-    """The definition, one prefix at a time: no cache, batch, early stop or limit of hypotheses."""
+    """Search by the definition, one prefix at a time, without cache, batch, early stop or limit of hypotheses."""
     limit = len(source) + 1 + settings.max_extra_length
     alive: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]
     ended: list[Hypothesis] = []

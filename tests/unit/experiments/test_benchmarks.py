@@ -74,7 +74,7 @@ def test_every_piece_of_a_chain_but_the_last_has_one_successor() -> None:
 
 
 class Contest:
-    """Contestants that note who works at each step."""
+    """Contestants that record which of them runs at each step."""
 
     def __init__(self) -> None:
         self.worked = list[str]()
@@ -169,7 +169,7 @@ def test_errors_that_compare_nothing_fail(
 
 
 def test_decoding_with_a_model_that_was_not_trained_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The fault that once printed 3,000 sentences in 0.32 s."""
+    """Tests a former fault that printed 3,000 sentences in 0.32 s."""
     monkeypatch.setattr(
         decoding, "translate", lambda _model, sources, *_, **__: [[Hypothesis((), 0.0, 0.0)] for _ in sources]
     )

@@ -159,7 +159,7 @@ def test_a_second_call_reads_and_writes_nothing(folder: Path, tmp_path: Path, mo
 def test_a_file_edited_after_it_was_hashed_is_not_encoded_under_its_old_name(
     folder: Path, tmp_path: Path, name: str, held_pairs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One character is changed and the file's size is not: before the first reading, or between two (when streamed)."""
+    """One character changes but not the file's size, before the first reading or between two readings."""
     monkeypatch.setattr(prepare_module, "HELD_PAIRS", held_pairs)
     check, old = ParallelCorpus.check, (folder / name).read_text()
     edited = old.replace("n", "m", 1)
@@ -204,7 +204,7 @@ def test_a_new_test_set_is_added_to_what_is_there(folder: Path, tmp_path: Path) 
 
 
 class Interrupted(BaseException):
-    """Ctrl-C, wherever it comes."""
+    """A substitute for KeyboardInterrupt, which may be raised at any time."""
 
 
 @pytest.mark.parametrize("when", ["training the tokenizer", "encoding", "searching duplicates"])

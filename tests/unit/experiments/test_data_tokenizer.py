@@ -83,7 +83,10 @@ def test_any_training_text_comes_back(tmp_path_factory: pytest.TempPathFactory, 
 def test_any_text_comes_back_in_every_unit(
     tmp_path_factory: pytest.TempPathFactory, lines: list[str], units: str
 ) -> None:
-    """Bytes hold every text; the others what they were trained on, where the vocabulary is large enough."""
+    """Bytes can represent every text.
+
+    Other units can represent their training text if the vocabulary is large enough.
+    """
     path = tmp_path_factory.mktemp("any") / "t.model"
     lines = [*(line.rstrip("\r") for line in lines), "ab ab"]
     trained_on = ["x"] if units == "byte" else lines
@@ -129,7 +132,7 @@ def test_where_the_text_decides_the_size_a_requested_one_changes_nothing(tmp_pat
 
 
 def test_the_settings_of_bpe_are_what_they_were_before_there_were_units() -> None:
-    """They name the encoded corpora of every store."""
+    """The digests must not change, because they name the encoded corpora of every store."""
     assert digest(tokenizer_settings(DataConfig(vocab_size=100), True)) == "a8fb1ebb05060f49"
 
 
@@ -202,7 +205,7 @@ def test_settings_tell_vocabularies_apart() -> None:
 
 
 def longest_match(word: str, pieces: frozenset[str]) -> list[str]:
-    """The definition: of all pieces that the word begins with the longest, then the same for the rest."""
+    """By definition, the longest piece that starts the word comes first, then the same for the rest."""
     if not word:
         return []
     first = max((piece for piece in pieces if word.startswith(piece)), key=len, default=word[0])

@@ -193,7 +193,7 @@ def test_a_shared_gpu_is_used_by_its_share(monkeypatch, limits, fraction):
 
 
 def _pretend_cuda(monkeypatch):
-    """The queries of torch.cuda as on a GPU of 80 GB; returns the fractions of memory that are asked for."""
+    """Make torch.cuda answer like a GPU of 80 GB, and return the requested fractions of memory."""
     given = []
     monkeypatch.setattr(torch.cuda, "init", lambda: None)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)

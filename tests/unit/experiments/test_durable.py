@@ -12,7 +12,7 @@ from experiments.store import durable
 
 
 class Killed(BaseException):
-    """What no `except Exception` sees."""
+    """An exception that `except Exception` does not catch."""
 
 
 @pytest.mark.parametrize("call", ["fsync", "replace"])
@@ -36,7 +36,7 @@ def test_a_file_is_the_old_or_the_new_one_wherever_its_writer_ends(tmp_path, mon
 
 
 def test_a_file_is_on_the_disk_before_it_has_its_name_and_its_name_afterwards(tmp_path, monkeypatch):
-    """Without the order a power cut may leave an empty file of that name."""
+    """Without this order, a power cut may leave an empty file of that name."""
     seen, fsync, replace = [], os.fsync, Path.replace
     monkeypatch.setattr(
         os, "fsync", lambda handle: (seen.append(stat.S_ISDIR(os.fstat(handle).st_mode)), fsync(handle))

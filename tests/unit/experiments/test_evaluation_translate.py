@@ -108,7 +108,7 @@ def test_the_quick_search_equals_the_general_one_and_a_plain_greedy_loop() -> No
 
 
 def _greedy(model: Network, source: list[int], limit: int) -> tuple[int, ...]:
-    """The most probable piece after a full pass over everything so far, again and again."""
+    """Repeatedly choose the most probable piece after a full pass over the prefix."""
     so_far = [BOS_ID]
     with evaluating(model):
         while len(so_far) <= limit:

@@ -183,7 +183,7 @@ def test_interrupted_work_ends_soon_though_mlflow_does_not_answer(tmp_path, monk
 
 @pytest.mark.parametrize("full", [True, False])
 def test_a_full_disk_is_told_in_a_line_and_a_bug_with_its_traceback(tmp_path, caplog, full):
-    """The error is SQLAlchemy's: many lines, with the statement."""
+    """SQLAlchemy's error has many lines and contains the statement."""
     engine = sqlalchemy.create_engine(f"sqlite:///{tmp_path / 'full.db'}")
 
     class Database(Writer):

@@ -178,7 +178,7 @@ def test_a_childs_environment_on_a_node_is_the_launchs_and_the_jobs_own():
 
 
 def test_of_the_job_and_of_mps_the_node_knows_more_than_the_coordinator():
-    """The coordinator may be in a job of its own, and its node's MPS daemon is not there."""
+    """The coordinator may run as a job on a node whose MPS daemon it cannot see."""
     wanted = {"SLURM_JOB_ID": "1", "SLURM_NTASKS": "9", "CUDA_MPS_PIPE_DIRECTORY": "/login", "CUDA_DEVICE_ORDER": "x"}
     given_ = {"SLURM_JOB_ID": "7", "CUDA_MPS_PIPE_DIRECTORY": "/node"}
     assert environment(wanted, given_) == {**given_, "CUDA_DEVICE_ORDER": "x"}

@@ -33,7 +33,7 @@ def make(number, task, **more):
 
 @pytest.fixture
 def as_user(tmp_path, monkeypatch):
-    """Become another user with an own key."""
+    """Return a function that becomes another user with another key."""
 
     def become(name):
         monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / name))
@@ -158,7 +158,7 @@ def test_the_key_is_private_and_one_for_processes_that_start_at_once(as_user, tm
 
 
 def test_who_comes_second_takes_the_first_ones_key(as_user, tmp_path):
-    """Also a process that looked before the first key existed."""
+    """This also holds for a process that looked for the key before it existed."""
     path = tmp_path / "queue.key"
     first = trust._make(path)
     assert trust._make(path) == first and len(first) == 32

@@ -21,7 +21,7 @@ def of(metric, pattern, take="last"):
 
 @pytest.fixture
 def weights(tmp_path):
-    """The folder of an attempt that ran a command whose study read `acc`, and whose JSON reported `seen`."""
+    """Return the folder of an attempt of a command whose study read `acc` and whose JSON output reported `seen`."""
     folder = tmp_path / "0001"
     (folder / "final").mkdir(parents=True)
     readings = Readings([of("acc", ACC)], "", lambda kind, **fields: None)
@@ -56,7 +56,7 @@ def test_numbers_are_those_of_the_output_whenever_the_pattern_was_written(weight
 
 
 def test_how_numbers_are_written_may_be_said_after_the_training(weights):
-    """`number` is part of how a metric is read: said later, the kept log is read anew."""
+    """If a study adds `number` later, the kept log is read again with it."""
     commas = PRINTED.replace(".", ",")
     log = (weights / "log.txt").read_text().replace(PRINTED, commas)
     (weights / "log.txt").write_text(log)
@@ -111,7 +111,7 @@ def test_what_was_cut_out_of_a_log_is_a_gap_and_no_earlier_number(weights):
 
 
 def test_a_number_stays_where_nothing_of_it_changed(weights):
-    """A metric without a set is that of the only set; it stays when the study gets a second one."""
+    """A metric without a set belongs to the only set, and stays there when the study gets a second set."""
     first = read_kept(weights, "test", ["seen"], [])
     before = EvaluationResult(metrics=dict(first.metrics))
     assert read_kept(weights, "test", ["test.seen"], [], before).metrics == {"seen": 7.0}

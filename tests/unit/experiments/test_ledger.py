@@ -89,7 +89,7 @@ LINES = [
 
 
 def test_whatever_a_letter_becomes_the_other_lines_are_read(store):
-    """Each letter of each line in turn: nothing but a message with the line's number, in the store and its bundle."""
+    """Changing any letter of any line gives only a message with the line's number, in the store and in its bundle."""
     ledger.append_all(store, LINES)
     whole, bundle = lines(store), Store.open(store.root.parent / "bundle")
     draw = random.Random(3)

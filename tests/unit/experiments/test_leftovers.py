@@ -52,7 +52,7 @@ def store(tmp_path: Path) -> Store:
 
 
 def leave(store: Store, run_id: str) -> set[Path]:
-    """The leftovers of a process that is killed while it writes all of these."""
+    """Create the files that a process leaves if it is killed while it writes."""
     before = set(store.root.rglob("*"))
     process = subprocess.run([sys.executable, "-c", KILLED, store.root, store.run_folder(run_id)])
     assert process.returncode == -signal.SIGKILL

@@ -90,7 +90,7 @@ def test_no_message_and_no_record_has_it(address, tmp_path, monkeypatch, capsys)
 
 @contextmanager
 def server(answer):
-    """A server on a free port that sends `answer` to each connection, or nothing."""
+    """Start a server on a free port that sends `answer` to each connection, or nothing."""
     with closing(socket.create_server(("127.0.0.1", 0))) as listening:
         open_ = []
 

@@ -9,7 +9,7 @@ from experiments.processes.freed_memory import EVERY, GROWTH, MemoryTrim
 
 
 def looks(sizes):
-    """Steps at which memory is returned, if the process has these `sizes` when it looks."""
+    """Return the steps at which memory is returned, if the process has these `sizes`."""
     trims, held = [], iter(sizes)
     memory = MemoryTrim(lambda: next(held), lambda: trims.append(step))
     for step in range(1, EVERY * len(sizes) + 1):

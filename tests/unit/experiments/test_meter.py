@@ -23,7 +23,7 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def zones(root: Path, values: Mapping[str, tuple[str, int]]) -> Path:
-    """A folder laid out like /sys/class/powercap: zone → name, microjoules. All zones lie side by side there."""
+    """Make a folder like /sys/class/powercap, in which all zones are siblings: zone → name, microjoules."""
     (root / "intel-rapl").mkdir(parents=True, exist_ok=True)  # the control type itself has no counter
     (root / "intel-rapl" / "enabled").write_text("1\n")
     for zone, (name, value) in values.items():
@@ -80,7 +80,7 @@ def stat(tmp_path: Path) -> Path:
 
 
 def busy(file: Path, ticks: int) -> None:
-    """The first lines of /proc/stat: user nice system idle iowait irq softirq steal guest guest_nice."""
+    """Write the first lines of /proc/stat: user nice system idle iowait irq softirq steal guest guest_nice."""
     file.write_text(f"cpu  {ticks} 0 0 999999 500 0 0 70 0 0\ncpu0 1 1 1 1 1 1 1 1 1 1\n")
 
 
@@ -106,7 +106,7 @@ def test_what_processes_below_used_before_the_first_reading_is_not_of_the_run(tm
 
 @pytest.mark.parametrize("others", [0, 1, 3])
 def test_the_processors_energy_is_divided_by_cpu_time(tmp_path: Path, stat: Path, others: int) -> None:
-    """With n others that work as much, a run is given 1/(n + 1) of the energy."""
+    """If n other programs use as much CPU time, a run gets 1/(n + 1) of the energy."""
     root = zones(tmp_path / "powercap", {"intel-rapl:0": ("package-0", 0)})
     meter = Meter(Rapl.open(root), stat)
     begin = meter.used(fresh=False)["cpu_s"]
@@ -155,7 +155,7 @@ def test_the_age_of_a_process_is_the_time_since_its_start() -> None:
 
 
 class FakeNvml:
-    """The functions of nvidia-ml-py that are used, of a machine with GPUs of these millijoules; no GPU is at hand."""
+    """A fake of the functions of nvidia-ml-py that are used, for GPUs that report these millijoules."""
 
     class NVMLError(Exception):
         pass

@@ -45,7 +45,7 @@ def test_the_bits_of_a_training_are_those_of_autocast(tmp_path, monkeypatch, cha
 
 
 class Counted(TorchDispatchMode):
-    """Counts operations by name."""
+    """Count operations by name."""
 
     def __init__(self):
         super().__init__()

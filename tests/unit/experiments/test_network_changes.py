@@ -58,7 +58,7 @@ def declared(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 class Counting(Translation):
-    """A translation whose parts only count."""
+    """A translation task whose parts only count their calls."""
 
     def __init__(self) -> None:
         self.made: list[str] = []

@@ -37,7 +37,10 @@ CLOSED = list(ODD)[-3:]
 
 @pytest.fixture(autouse=True)
 def _as_an_ordinary_user_who_does_not_wait() -> Iterator[None]:
-    """Without root's rights to read every file (CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH); what blocks fails."""
+    """Run without root's rights to read every file (CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH).
+
+    A call that blocks fails.
+    """
     libc, header, rights = ctypes.CDLL(None), (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
     libc.capget(header, rights)
     before, rights[0] = rights[0], rights[0] & ~0b110
@@ -82,7 +85,10 @@ def test_what_lies_in_a_trainers_folder_loses_no_training(tmp_path: Path, make: 
 
 
 def test_a_resumed_command_finds_its_folder_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Links to its newest checkpoint, also absolute ones; what cannot be copied is left out, or named."""
+    """The trainer links to its newest checkpoint, also by absolute paths.
+
+    Entries that cannot be copied are skipped or named.
+    """
     task = load_task("command", str(tmp_path)).with_settings({}, TrainerSpec("true"))
     open_folder(context(tmp_path / "one"))
     home = tmp_path / "one" / "final"

@@ -34,7 +34,7 @@ def context(tmp_path):
 
 
 def trainers(context):
-    """The context that a trainer gets; its messages reach the harness's side without a process between them."""
+    """Return a trainer's context whose messages reach the harness without a separate process."""
     channel = SimpleNamespace(say=partial(report, context))
     return RunContext(1, "cpu", 1, context.folder, None, channel)
 

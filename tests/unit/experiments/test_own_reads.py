@@ -36,7 +36,7 @@ def TASK(settings, context):
 
 @dataclass
 class Planned:
-    """An attempt before its start; `end` runs it and returns its exit code and the failure's message."""
+    """An attempt before its start. `end` runs it and returns its exit code and the failure's message."""
 
     data: Path
     spec: Path

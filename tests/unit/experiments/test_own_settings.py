@@ -60,7 +60,7 @@ class Model(BaseModel):
 
 
 def config_type_of(settings, roles=None):
-    """The configuration of settings, described and checked in this process."""
+    """Return the configuration of settings, described and checked in this process."""
     return settings_type.config_type_of(described(settings), lambda values: made(settings, values) and None, roles)
 
 
@@ -205,7 +205,7 @@ def test_metrics_in_what_was_printed(lines, expected):
 
 
 def ended(lines):
-    """A command that printed these lines, of which some bytes were read at a time."""
+    """Read the output of a command that printed these lines, a few bytes at a time."""
     printed = Printed(lambda point: None)
     for byte in "\n".join(lines).encode():
         printed.take(bytes([byte]))

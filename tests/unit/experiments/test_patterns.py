@@ -20,7 +20,7 @@ ACC = r"test_acc ([\d.]+)"
 
 
 def reading(output, pattern=ACC, take="last", progress=""):
-    """What is read of an output that comes in pieces of three bytes, and the events of it."""
+    """Read an output that arrives in blocks of three bytes, and return the values and events."""
     events = []
     found = Readings(
         [("test", "acc", pattern, take)], progress, lambda kind, **fields: events.append({"kind": kind, **fields})

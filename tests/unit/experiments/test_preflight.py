@@ -119,7 +119,7 @@ def test_the_built_in_corpus_allows_fewer_pieces_than_is_said(tmp_path: Path, si
 def test_a_vocabulary_beyond_the_built_in_corpus_needs_another_or_the_size_that_is_named(
     units: str, size: int, tmp_path: Path
 ) -> None:
-    """The named size is accepted."""
+    """The size that the message names is accepted."""
 
     def refusals(vocab_size: int) -> list[UserError]:
         data = {"builtin_pairs": 1200, "units": units, "vocab_size": vocab_size}

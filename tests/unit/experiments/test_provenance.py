@@ -22,7 +22,7 @@ def git(folder, *words):
 
 @pytest.fixture
 def repository(tmp_path):
-    """A trainer and a file beside it, committed."""
+    """Make a repository with a committed trainer and another file."""
     folder = tmp_path / "our-paper"
     folder.mkdir()
     (folder / "trainer.py").write_text("import numpy\nimport json\nimport beside\nfrom yaml import load\n")
@@ -40,7 +40,7 @@ def facts(folder, *names):
 
 
 def forget():
-    """A process reads a repository once."""
+    """Clear the cache of repositories, which a process reads once."""
     provenance._revision.cache_clear()
 
 
@@ -132,7 +132,7 @@ COMMANDS = {  # the file whose repository counts, and the program that runs it
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory):
-    """Scripts in a repository, one changed since its commit; an interpreter in another, as pyenv's is."""
+    """Make a repository of scripts, one of them with uncommitted changes, and an interpreter in another repository."""
     home = tmp_path_factory.mktemp("project")
     files = {
         "our-paper/train.py": "import beside\n", "our-paper/beside.py": "", "our-paper/run.sh": "python train.py\n",
@@ -176,7 +176,7 @@ def test_a_script_in_no_repository_has_no_commit_though_its_interpreter_and_its_
 
 
 def test_files_of_several_repositories_and_large_ones(repository, monkeypatch):
-    """A change of a submodule is one of the trainer; gigabytes of data are not stored with every run."""
+    """A change in a submodule counts as a change of the trainer. Large data files are not stored with every run."""
     (repository / "lib").mkdir()
     (repository / "lib" / "inner.py").write_text("")
     git(repository / "lib", "init", "-q")

@@ -27,7 +27,7 @@ def test_a_layer_counts_by_its_probability_to_be_computed() -> None:
 
 
 class _Lengths:
-    """A source of batches that knows how often each pair of lengths was trained on."""
+    """A source of batches that counts how often each pair of lengths was used in training."""
 
     max_tokens = 100
 
@@ -49,7 +49,7 @@ def test_changes_of_the_network_add_their_operations() -> None:
 
 
 def test_drawn_outputs_are_counted_in_a_training_for_the_expected_gleu() -> None:
-    """Each source is encoded once to draw and once to score, each output decoded once to draw and once to score."""
+    """Each source is encoded, and each output decoded, once for sampling and once for scoring."""
     config, samples = ModelConfig(**SMALL), 3
     model = build_model(config, VOCABULARY, VOCABULARY)
     model.set_attention_kernel("plain")

@@ -27,7 +27,7 @@ def git(folder: Path, *words: str) -> str:
 
 
 def repository(folder: Path, **files: str) -> str:
-    """Make a repository with one commit of these files, by name without ".py"; returns the commit."""
+    """Make a repository with one commit of these files, named without ".py", and return the commit."""
     folder.mkdir(parents=True, exist_ok=True)
     git(folder, "init", "-q")
     for name, text in files.items():

@@ -78,7 +78,7 @@ def TASK(settings, context):
 
 
 def _attempt(folder: Path, module: str, trainer: str) -> tuple[Path, list[dict[str, Any]]]:
-    """An attempt at a run of that trainer: its folder with the spec, and its evaluations."""
+    """Return the folder with the spec, and the evaluations, of an attempt of that trainer."""
     (folder / f"{module}.py").write_text(trainer)
     name = f"{module}:TASK"
     task, store = load_task(name, str(folder)), Store.open(folder / "store")

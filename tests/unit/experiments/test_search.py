@@ -44,7 +44,7 @@ def test_trials_are_in_range_and_of_the_right_types(store):
 
 @pytest.mark.parametrize("sampler", ["tpe", "random"])
 def test_a_restart_changes_no_trial(store, tmp_path, sampler):
-    """One process or ten get the same trials, because the file is the sampler's state."""
+    """One process or ten processes get the same trials, because the file holds the sampler's state."""
     whole = run(store, 10, sampler=sampler).trials
     other = Store.open(tmp_path / "other")
     for number in (3, 4, 9, 10):

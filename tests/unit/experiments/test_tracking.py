@@ -69,7 +69,7 @@ def result(store, number, *evaluations):
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
-    """One database for all tests, each with runs of its own: MLflow's tables take seconds to make."""
+    """Provide one database with separate runs for all tests, because MLflow needs seconds to create its tables."""
     return Store.open(tmp_path_factory.mktemp("home") / "store")
 
 
@@ -235,7 +235,7 @@ def test_the_database_is_in_wal_mode_and_holds_no_path(home, tracker):
 
 @pytest.mark.parametrize("size", [1, 100_000, 300_000])
 def test_tables_half_made_by_a_killed_process_are_in_nobodys_way(tmp_path, size):
-    """MLflow's interrupted migrations cannot be continued: they would always fail with "table … already exists"."""
+    """MLflow cannot continue an interrupted migration: it always fails with "table … already exists"."""
     own = Store.open(tmp_path / "store")
     code = (
         "import pathlib as p, sys; from experiments.tracking.database import make_database as m; m(p.Path(sys.argv[1]))"
@@ -265,7 +265,7 @@ def test_the_browser_is_served_on_this_machine_only(home):
 
 
 def test_rebuilt_from_the_events_of_a_moved_store(home, tracker, tmp_path):
-    """Writing once at the end gives the same as writing in pieces."""
+    """Writing once at the end gives the same result as writing in parts."""
     moved = Store.open(shutil.copytree(home.root, tmp_path / "moved"))
     rebuild(moved, [run(1), run(3, "FAILED", error="it broke")])
     anew = Tracker(moved)

@@ -56,7 +56,7 @@ def test_a_training_that_is_killed_and_resumed_is_the_same_bit_for_bit(tmp_path,
 
 
 def _parts(step):
-    """Three micro-batches of unequal size."""
+    """Return three micro-batches of different sizes."""
     return [pairs(10 * step + part, count) for part, count in enumerate((6, 4, 2))]
 
 
@@ -114,7 +114,7 @@ def test_only_measurements_of_the_runs_own_spacing_halve_the_rate(tmp_path):
 
 
 def test_a_moment_that_is_no_number_ends_the_run(tmp_path, monkeypatch):
-    """The sign of a NaN is 0: Lion's weights stay finite and never move again."""
+    """The sign of a NaN is 0, so Lion's weights stay finite and stop changing."""
     plain = Lion._update
 
     def poisoned(self, updated, group):

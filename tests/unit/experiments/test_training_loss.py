@@ -11,7 +11,7 @@ from experiments.training.loss import logsumexp_of, smoothed_loss
 
 
 def reference_loss(hidden, weight, target, pieces, smoothing):
-    """The sums of loss and nll by the formula, differentiated by autograd."""
+    """Compute the sums of loss and nll by the formula, differentiated by autograd."""
     z = hidden @ weight[:pieces].T
     lse = z.logsumexp(1)
     right = z.gather(1, target[:, None])[:, 0]
@@ -28,7 +28,7 @@ def _case(tokens=23, width=8, pieces=11, rows=16, dtype=torch.float64, scale=1.0
 
 
 def _naive(hidden, weight, target, pieces, smoothing):
-    """Cross-entropy against the target distribution, token by token and piece by piece."""
+    """Compute the cross-entropy with the target distribution, token by token and piece by piece."""
     loss = nll = 0.0
     for row, right in zip(hidden.detach(), target.tolist(), strict=True):
         log_p = F.log_softmax(weight.detach()[:pieces] @ row, 0).tolist()
@@ -49,14 +49,14 @@ def test_both_forms_equal_the_definition(function, smoothing):
 
 @pytest.mark.parametrize(("dtype", "error"), [(torch.float64, 1e-12), (torch.bfloat16, 2**-8)])
 def test_the_sum_of_exponentials_follows_from_the_softmax(dtype, error):
-    """Also of logits whose other probabilities are 0 in this type."""
+    """This also holds for logits whose other probabilities round to 0."""
     z = torch.cat((torch.randn(50, 300) * 3, torch.zeros(1, 300), torch.eye(300)[:1] * 1e4)).to(dtype)
     found = logsumexp_of(z, z.softmax(1), torch.float64)
     torch.testing.assert_close(found, z.double().logsumexp(1), atol=error, rtol=0)
 
 
 def test_the_loss_on_a_gpu_asks_for_no_number(monkeypatch):
-    """Tensors on the meta device have none: whatever a GPU had to be waited for raises here."""
+    """Tensors on the meta device have no values, so any operation that would synchronize with a GPU raises here."""
     monkeypatch.setattr(torch, "is_autocast_enabled", lambda kind: False)  # that device has none
     monkeypatch.setattr(torch, "autocast", lambda *_, **__: contextlib.nullcontext())
     hidden, weight, target, pieces = (x.to("meta") if isinstance(x, torch.Tensor) else x for x in _case())
@@ -108,7 +108,7 @@ def test_many_groups_of_chunks_add_up():
 
 @pytest.mark.parametrize(("dtype", "off"), [(torch.float32, 1e-5), (torch.bfloat16, 2e-2)])
 def test_a_large_vocabulary_is_no_other_kernel(dtype, off):
-    """The softmax overwrites its logits; torch's kernel processes a row of this length in blocks."""
+    """The softmax overwrites its logits, and torch's kernel processes a row of this length in blocks."""
     hidden, weight, target, pieces = _case(tokens=40, pieces=36_990, rows=36_992, dtype=torch.float32, scale=2.0)
     expected = torch.autograd.grad(reference_loss(hidden, weight, target, pieces, 0.1)[0], (hidden, weight))
     with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):

@@ -76,7 +76,7 @@ def test_compiled_layers_train_alike_share_their_graphs_and_score_eagerly(tmp_pa
 
 @pytest.mark.slow
 def test_more_graphs_than_planned_end_a_compiled_training(tmp_path, monkeypatch):
-    """A batch of one sentence takes another graph than those of more, which share one."""
+    """A batch of one sentence needs a separate graph. Larger batches share one."""
     monkeypatch.setattr(state, "compile_layers", partial(state.compile_layers, backend="eager"))
     monkeypatch.setattr(compiled_layers, "GRAPHS", 1)
     torch._dynamo.reset()
@@ -110,7 +110,7 @@ def test_a_compiled_training_compiles_on_the_threads_of_its_slot(monkeypatch):
     [(RuntimeError("NCCL error"), [1]), (KeyboardInterrupt(), [1]), (Preempted(3), []), (None, [])],
 )
 def test_a_rank_that_fails_ends_what_runs_on_its_gpu(monkeypatch, error, aborted):
-    """NCCL's kernels wait for the others. After an agreed stop all of them end, and nothing is cut off."""
+    """NCCL's kernels wait for the other ranks. After an agreed stop, all ranks end without being interrupted."""
     found = []
     world = SimpleNamespace(abort=lambda: found.append(1))
     calls = dict.fromkeys(("init_process_group", "new_group", "destroy_process_group"), lambda *_, **__: None)

@@ -37,7 +37,7 @@ def test_a_sampled_softmax_of_all_pieces_is_the_whole_loss_and_its_gradient(smoo
 
 
 def test_the_sampled_sum_of_exponentials_is_right_on_average() -> None:
-    """E[exp(nll) · exp z_y] = Σ exp z for each token: the estimate of the partition function has no bias."""
+    """E[exp(nll) · exp z_y] = Σ exp z for each token, so the estimate of the partition function is unbiased."""
     hidden_ND, weight_VD, target_N = random_tokens(1)
     hidden_ND, weight_VD = hidden_ND.detach(), weight_VD.detach() / 2
     z_NV = hidden_ND @ weight_VD.T

@@ -63,7 +63,7 @@ def several_are_faster(monkeypatch):
 
 @pytest.fixture
 def attempt(tmp_path, several_are_faster):
-    """Train once in a folder of this name; returns the events, and the number of threads at the end."""
+    """Train once in a folder of this name. Return the events and the number of threads at the end."""
     TASK.prepare(CONFIG, tmp_path, lambda *_: None)
 
     def train(name, threads=2, pinned=None, earlier=(), stop_at=99):

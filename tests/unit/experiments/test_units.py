@@ -21,7 +21,7 @@ SMALL = {"num_layers": 1, "d_model": 8, "d_ff": 16, "num_heads": 2, "d_k": 4, "d
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """English and German, with signs that SentencePiece keeps for itself, and with characters only one side has."""
+    """Write English and German text with symbols that SentencePiece reserves, and characters that one side lacks."""
     place = tmp_path / "text"
     place.mkdir()
     for name, count in (("train", 300), ("dev", 12), ("test", 5)):

@@ -29,7 +29,7 @@ def small_config() -> Callable[..., ModelConfig]:
 
 @pytest.fixture
 def small_model(small_config: Callable[..., ModelConfig]) -> Callable[..., Network]:
-    """A network in eval mode with random biases and norms, so that a forgotten one changes the output."""
+    """Return a function that builds a network in eval mode with random biases and norms, so that ignoring one shows."""
 
     def build(**changes: Any) -> Network:
         torch.manual_seed(7)
@@ -45,7 +45,7 @@ def small_model(small_config: Callable[..., ModelConfig]) -> Callable[..., Netwo
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
-    """Networks of width 8: on a busy machine a second thread makes a test ten times as slow."""
+    """Use one thread, because a second thread makes tests of width 8 ten times as slow on a busy machine."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

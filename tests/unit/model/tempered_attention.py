@@ -42,7 +42,7 @@ class TemperedAttentionSpec(SelfAttentionSpec):
 
 @cache
 def _computation() -> "type[Sublayer]":
-    """Return the class that computes. torch is imported here, so that planning does without it."""
+    """Return the class that computes the layer. It imports torch here, so that planning does not need torch."""
     import torch
     from torch import Tensor, nn
 

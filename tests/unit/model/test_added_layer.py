@@ -23,7 +23,7 @@ LINES = {
 
 @pytest.fixture(autouse=True)
 def added(monkeypatch):
-    """The entry points: this one, one with a name of the core, and two that are broken."""
+    """Install entry points: this layer, one with the name of a core layer, and two that are broken."""
     layers = {
         "tempered_attention": f"{MODULE}:TemperedAttentionSpec",
         "lstm": "elsewhere:LSTM",

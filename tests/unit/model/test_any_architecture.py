@@ -21,7 +21,7 @@ B, S, T, K = 3, 6, 7, 3
 
 
 def network(seed: int, **settings: object) -> Network:
-    """In eval mode and float64, with every vector of weights moved, so that none can be forgotten unseen."""
+    """Return the network in eval mode and float64, with all weights changed so that ignoring one changes the output."""
     torch.manual_seed(seed)
     settings |= {"encoder": ""} if seed >= LANGUAGE_MODELS else {}
     model = build_model(random_config(seed, **settings), 20).double().eval()
@@ -33,7 +33,7 @@ def network(seed: int, **settings: object) -> Network:
 
 
 def sentences(model: Network) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Source, its mask with one full sentence, target."""
+    """Return a source, its mask with one full sentence, and a target."""
     mask_BS = torch.arange(S) < torch.tensor([[S], [4], [1]])
     source_BS, target_BT = torch.randint(20, (B, S)), torch.randint(20, (B, T))
     return (source_BS, mask_BS, target_BT) if model.config.encoder else (source_BS[:, :0], mask_BS[:, :0], target_BT)
@@ -48,7 +48,7 @@ def test_steps_of_beams_with_random_ancestors_equal_one_pass_each(seed: int) -> 
 
 
 def check_steps(model: Network) -> None:
-    """Steps of K beams give what one pass over each beam's own past gives."""
+    """Check that steps of K beams give the results of one full pass over each beam's prefix."""
     source_BS, mask_BS, _ = sentences(model)
     memory = model.encode(source_BS, mask_BS)
     state, beams, batch = model.start_decoding(memory, mask_BS, K, T), Beams(B, K), B
@@ -74,7 +74,7 @@ def test_a_sentence_alone_equals_the_same_in_a_batch_with_padding(seed: int) -> 
 
 
 def check_alone(model: Network) -> None:
-    """A sentence's hidden states do not depend on padding or on the sentences beside it."""
+    """Check that a sentence's hidden states do not depend on padding or on other sentences of the batch."""
     source_BS, mask_BS, target_BT = sentences(model)
     together = model(source_BS, mask_BS, target_BT)
     other = model(torch.where(mask_BS, source_BS, (source_BS + 7) % 20), mask_BS, target_BT)
@@ -91,7 +91,7 @@ def test_nothing_leaks_from_the_future(seed: int) -> None:
 
 
 def check_future(model: Network) -> None:
-    """Hidden states do not depend on later pieces, and those of later positions do."""
+    """Check that hidden states do not depend on later pieces, and that those of later positions do."""
     source_BS, mask_BS, target_BT = sentences(model)
     changed = target_BT.clone()
     changed[:, 4:] = (changed[:, 4:] + 5) % 20
@@ -109,7 +109,7 @@ def test_gradients_reach_every_parameter(seed: int) -> None:
 
 
 def check_gradients(model: Network) -> None:
-    """The loss depends on every parameter."""
+    """Check that the loss depends on every parameter."""
     model.train()
     source_BS, mask_BS, target_BT = sentences(model)
     hidden = model(source_BS, mask_BS, target_BT)
@@ -125,7 +125,7 @@ def test_the_count_equals_the_module(seed: int) -> None:
 
 
 def check_count(config: ModelConfig) -> None:
-    """Parameters counted from the text equal those of the built network."""
+    """Check that the parameters counted from the text equal those of the built network."""
     rows = 64  # the vocabulary needs no padding rows
     built = build_model(config, rows, device="meta")
     total = sum(parameter.numel() for parameter in built.parameters())

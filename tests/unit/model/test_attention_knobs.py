@@ -212,7 +212,7 @@ def test_no_biases_in_sublayers(small_model):
 @pytest.mark.parametrize("changes", KNOBS, ids=str)
 @torch.no_grad()
 def test_weights_are_those_of_the_forward_pass(small_model, changes):
-    """Averaging values of one by one: row t of the output changes by weight (t, m) times the change of value m."""
+    """If value m is changed alone, row t of the output changes by weight (t, m) times the change."""
     model = small_model(**changes, encoder="self_attention", num_layers=1)
     attention = model.encoder.layers[0].self_attention
     attention.gate = None

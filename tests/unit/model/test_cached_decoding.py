@@ -44,7 +44,7 @@ def test_greedy_steps_equal_one_pass(small_model, kernel, quick, changes, masked
 
 
 class Beams:
-    """Each beam's pieces and their slots, kept by copying."""
+    """Beams that store each prefix and its slots by copying them."""
 
     def __init__(self, batch: int, size: int) -> None:
         self.pieces = [[[] for _ in range(size)] for _ in range(batch)]

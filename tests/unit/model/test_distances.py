@@ -29,7 +29,7 @@ def inputs(causal) -> Inputs:
 
 
 def by_pairs(module, x_TD, causal, score, value=lambda weight, i, j, v: weight * v):
-    """Attention with loops over heads, queries and keys. score(h, i, j, q, k) → number."""
+    """Compute attention with loops over heads, queries and keys. score(h, i, j, q, k) returns a number."""
     outputs = []
     for h, (weight, bias) in enumerate(zip(module.qkv.weight.chunk(H), module.qkv.bias.chunk(H), strict=True)):
         q, k, v = (x_TD @ weight.T + bias).split([K, K, V], dim=1)
@@ -101,7 +101,7 @@ def test_the_slopes_of_the_paper_and_of_its_authors_code():
 
 
 def published_bucket(relative: int, bidirectional: bool, count: int, farthest: int) -> int:
-    """T5's function as its documentation describes it, for one number; relative is memory − query."""
+    """Compute T5's bucket of one relative position (memory − query), as its documentation describes it."""
     offset = 0
     if bidirectional:
         count //= 2
@@ -157,7 +157,7 @@ def test_t5_has_one_table_per_stack_or_per_layer(small_config, tmp_path, shared)
 @pytest.mark.parametrize("positions", ["relative", "bias", "alibi", "rotary"])
 @torch.no_grad()
 def test_a_shift_changes_nothing_but_order_does(small_model, positions):
-    """Attention sees distances alone: pieces after some others that it cannot see are treated as the first ones."""
+    """Attention depends only on distances: pieces after others that they cannot see are treated like the first ones."""
     model = small_model(positions=positions, encoder="self_attention(window=2)", max_length=4)
     source = torch.randint(20, (1, 12))
     whole, part = model.encode(source), model.encode(source[:, 5:])

@@ -21,7 +21,7 @@ def test_rate_and_mean(rate):
 
 
 def test_neighbours_are_independent():
-    """Four elements share a 64-bit draw: joint frequencies of each pair must be products."""
+    """Four elements share a 64-bit draw, so the joint frequency of each pair must be the product of its frequencies."""
     torch.manual_seed(1)
     gone = (dropout(torch.ones(500_000, 4), 0.3) == 0).double()
     joint = gone.T @ gone / len(gone)
@@ -67,7 +67,7 @@ def test_every_knob_acts_in_training_only(small_model, knob, kernel):
 
 
 def test_dropout_sits_on_sublayers_and_embeddings_only(small_model, monkeypatch):
-    """Base has 1 + 2 N places in the encoder and 1 + 3 N in the decoder; none inside attention or after the ReLU."""
+    """Base applies dropout at 1 + 2 N places in the encoder and 1 + 3 N in the decoder, none inside attention."""
     seen = []
     monkeypatch.setattr("model.parts.dropout.dropout", lambda x, rate: seen.append(rate) or x)
     model = small_model().train()

@@ -25,7 +25,7 @@ SEARCH = SearchSettings(beam_size=3, max_extra_length=4)
 
 
 def member(seed: int, d_model: int = 8, vocab_size: int = 12, **changes: object) -> Network:
-    """A network whose next pieces have clearly different probabilities."""
+    """Return a network whose next pieces have clearly different probabilities."""
     torch.manual_seed(seed)
     model = build_model(ModelConfig(**{**SMALL, "d_model": d_model, **changes}), vocab_size).eval()
     with torch.no_grad():
@@ -71,7 +71,7 @@ def test_perplexity_is_that_of_the_mean_probability_of_each_piece() -> None:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_a_wide_beam_finds_the_best_of_all_outputs_by_the_mean(seed: int) -> None:
-    """Every output of up to three pieces, scored by a product of means of two networks' softmaxes."""
+    """Score every output of up to three pieces by a product of means of two networks' softmaxes."""
     members = [random_member(seed, 7), random_member(seed + 100, 7)]
     source, longest = [4, 6], 3
     best, score = max(
@@ -92,7 +92,7 @@ def random_member(seed: int, vocab_size: int = 12) -> Network:
 
 
 def _outputs(vocab_size: int, longest: int) -> list[tuple[int, ...]]:
-    """All that end within `longest` pieces, the end counted; PAD and BOS are never among them."""
+    """Return all outputs of at most `longest` pieces, including EOS. PAD and BOS never occur."""
     pieces = [piece for piece in range(vocab_size) if piece not in (0, BOS_ID, EOS_ID)]
     return [ids for length in range(longest) for ids in itertools.product(pieces, repeat=length)]
 

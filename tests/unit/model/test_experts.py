@@ -91,7 +91,7 @@ def test_the_average_is_for_decoders():
 
 
 def noisy(**options: object) -> Experts:
-    """In float64, with drawn matrices."""
+    """Return the layer in float64 with random matrices."""
     ours = built(**{"count": 5, "active": 2, "gate": "noisy_top_k", **options})
     for parameter in (ours.router.weight, ours.noise.weight):
         torch.nn.init.normal_(parameter)
@@ -114,7 +114,7 @@ def test_noise_is_drawn_in_training_alone():
 
 
 def test_the_losses_equal_their_formulas():
-    """The load's chances against their frequency under fresh noise of one expert (equation 8)."""
+    """The predicted load probabilities equal frequencies under fresh noise of one expert (equation 8)."""
     ours, x_ND = noisy(importance=0.3, load=0.7), torch.randn(6, D, dtype=torch.float64)
     with collecting() as found, torch.random.fork_rng():
         torch.manual_seed(5)
@@ -189,7 +189,7 @@ def _padded(ours: Experts, x_ND: torch.Tensor) -> torch.Tensor:
 
 
 def test_padded_experts_ask_for_no_number():
-    """Tensors on the meta device have none: whatever a GPU had to be waited for raises here."""
+    """Tensors on the meta device have no values, so any operation that would synchronize with a GPU raises here."""
     ours = built(count=4, active=2, capacity=1.25, gate="noisy_top_k", importance=0.1, load=0.1).train().to("meta")
     with collecting():
         assert _padded(ours, torch.empty(30, D, dtype=torch.float64, device="meta")).shape == (30, D)

@@ -64,7 +64,7 @@ def convolved(weight, x_LD):
 
 
 def cgru(layer, s, p=None):
-    """The unit's formula, one convolution for each letter."""
+    """Compute the unit's formula with one convolution per letter."""
     of_tape = (0, 0, 0) if p is None else convolved(layer.tape.weight, p).split(D, -1)
     (g_b, r_b), b = layer.gates.bias.split(D), layer.candidate.bias
     g_s, r_s = convolved(layer.gates.weight, s).split(D, -1)

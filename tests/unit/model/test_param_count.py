@@ -75,7 +75,7 @@ def test_flops_against_torchs_counter(small_config, changes):
 
 
 def test_the_papers_training_is_about_1e18_operations():
-    """The real arithmetic of base; the paper's 3.3e18 is 9.5e12 × 8 GPUs × 12 hours."""
+    """Compare with the real operations of base. The paper's 3.3e18 is 9.5e12 × 8 GPUs × 12 hours."""
     operations = 100_000 * 25_000 * flops_per_token(ModelConfig(), 37_000, 25, 25)
     assert operations == pytest.approx(9.4e17, rel=0.03)
 
