@@ -92,7 +92,10 @@ def _of_paper(paper: papers.Paper, selectors: Selectors, wrong: list[str]) -> It
 
 
 def named_table(one: papers.PaperTable, paper: papers.Paper, selectors: Selectors) -> SelectedTable:
-    """Return the table that a line of a paper names, without the claims of its study. Raises UserError."""
+    """Return the table that a line of a paper names, without the claims of its study.
+
+    Raises UserError if the line names no study, or if the table cannot be selected.
+    """
     said = selectors_in(list(one.words), paper.shown(one.named_in) if one.file is None else "")
     if "study" not in said:
         raise UserError(f"{paper.shown(one.named_in)}: this line names no study: table: {' '.join(one.words)}")
