@@ -42,9 +42,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-# --- A table and a plan as objects: pandas frames, HTML for notebooks, text in the command's formats, a figure
-
-
 @dataclass(frozen=True, eq=False)
 class LoadedTable:
     """A study's table as the store held it when it was loaded; load it again to see later results.
@@ -158,9 +155,6 @@ class PlannedTable:
         return f"<{self.as_planned.study.name}: {number(len(self.as_planned.trainings), 'run')}: {states}>"
 
 
-# --- Arguments of Python's functions: those of the command's options, so that both select and check the same way
-
-
 Made = TypeVar("Made")
 NAMES = {"sets": "set"}  # a field of the options → the argument
 
@@ -221,9 +215,6 @@ def _assignments(name: str, given: Mapping[str, Any] | Iterable[str]) -> list[st
         return [as_set(key, value) for key, value in dotted(given).items()]
     except ValueError as error:
         raise UserError(f"{name}={show(dict(given))}: {error}.") from None
-
-
-# --- The three functions
 
 
 PROGRESS_EVERY_S = 10.0

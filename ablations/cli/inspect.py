@@ -182,9 +182,6 @@ def explain(
     answer(as_json, found, [(explaining.as_text if full else explaining.in_short)(found).rstrip("\n")])
 
 
-# --- `ablations compare`: compare a table with another study, store or bundle
-
-
 def compare(
     study: options.StudyOrBundle,
     against: Annotated[str, typer.Argument(metavar="OTHER", help="Another store, a bundle or another study.")],

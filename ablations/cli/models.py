@@ -213,9 +213,6 @@ def _progress() -> Iterator[Callable[[int], None]]:
         print(file=terminal)
 
 
-# --- `ablations export`: write a trained model to one folder
-
-
 def export(
     words: Annotated[
         list[str],

@@ -174,9 +174,6 @@ def write_out(out: Path, data: bytes) -> None:
         write_bytes(out.absolute(), data)
 
 
-# --- `ablations report --figures`: write the table's figures to files for a paper
-
-
 def draw_figures(chosen: SelectedTable, significance: str, formats_: str, folder: Path) -> list[str]:
     """Draw changes from base, learning curves, and scores by sentence length. Return the paths of the files."""
     wanted = [part.strip() for part in formats_.split(",")]
@@ -190,9 +187,6 @@ def draw_figures(chosen: SelectedTable, significance: str, formats_: str, folder
             for name, data in drawn.items():
                 write_bytes((folder / name).absolute(), data)
     return [str(folder / name) for name in drawn]
-
-
-# --- `ablations report --examples`: print the rows' outputs for single examples, if their trainers record outputs
 
 
 def _examples(

@@ -275,9 +275,6 @@ def _say_failures(failures: Mapping[str, str]) -> None:
         typer.echo(f"… and {number(len(by_reason) - REASONS, 'other reason')}", err=True)
 
 
-# --- `ablations evaluate`: decode finished runs again with other settings, without training
-
-
 def evaluate(
     study: options.StudyName,
     *,
@@ -312,9 +309,6 @@ def evaluate(
     for warning in warnings(chosen, todo, working.slots):
         say(f"note: {warning}")
     run_chosen(chosen, working, "keep", "json" if as_json else "")
-
-
-# --- `ablations tune`: search for the best settings of every row with equal budgets, and print the tuned table
 
 
 def tune(

@@ -157,9 +157,6 @@ def _size(run: PlannedRun, predicted: Forecast) -> str:
     )
 
 
-# --- `ablations noise`: the spread between seeds of base, and the number of seeds that detect a difference
-
-
 SEEDS = (2, 3, 4, 5, 7, 10, 15, 20, 30, 50, 100)
 
 

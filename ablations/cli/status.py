@@ -227,9 +227,6 @@ def _as_json(store: Store, command: str, only: set[str] | None) -> list[dict[str
         return plain
 
 
-# --- `ablations log RUN`: a run's attempts, and the log of the last one
-
-
 FOLLOW_S = 0.5  # seconds between two reads of the log with --follow
 RECENT = 10  # number of earlier points of the training curve that --follow prints first
 SPOKEN = {  # kind of event → the text printed below its attempt
@@ -365,9 +362,6 @@ def _points(tail: Tail) -> Iterator[str]:
                 f"{name} {value:.5g}" for name, value in event["metrics"].items() if isinstance(value, int | float)
             )
             yield f"step {event['step']:,}  {'  '.join(numbers)}"
-
-
-# --- `ablations cancel` and `retry`: send requests to the coordinator at any time, from any shell
 
 
 Names = Annotated[

@@ -65,9 +65,6 @@ def _as_json(table: StoreTable) -> dict[str, Any]:
     }
 
 
-# --- `ablations forget`: move runs aside, so that no table counts them
-
-
 SHOWN = 20  # maximum number of runs listed before the question
 
 
@@ -134,9 +131,6 @@ def forget(
         forgetting.forget(opened, found.runs)
     home = opened.root / FOLDER
     typer.echo(f"{number(len(found.runs), 'run')} moved to {home}; to restore a run, move its folder to {opened.runs}")
-
-
-# --- `ablations forget --checkpoints`: free disk space
 
 
 def _remove_checkpoints(opened: Store, yes: bool, as_json: bool) -> None:

@@ -142,9 +142,6 @@ class VerbsWithHelp(Help, TyperGroup):
     pass
 
 
-# --- Exit codes of `ablations` (exit codes of a run's child process: experiments/records.py)
-
-
 DONE = 0
 # A run failed or stayed in the queue, a row failed in a dry run, a verified table has changed, a table has gaps under
 # --strict, `ui --rebuild` could not write a run, or this program has a bug.

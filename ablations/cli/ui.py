@@ -241,9 +241,6 @@ def _rounded(value: float | None, digits: int) -> float | None:
     return None if value is None else round(value, digits)
 
 
-# --- `ablations ui --rebuild`: write MLflow's database, or a sink's files, again from the records of the runs
-
-
 def _rebuild(store: Store, view: str, as_json: bool) -> None:
     if view != MLFLOW:
         check_sink(view, "--rebuild: besides mlflow,")

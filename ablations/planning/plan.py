@@ -38,9 +38,6 @@ from experiments.tasks.base import Task, settings_read
 AUTO = "auto"
 
 
-# --- The records of a plan
-
-
 StateOf = Callable[[str, list[str], TrainerSpec], RunState]  # (run_id, eval_ids, trainer) → state of the run
 # (settings, inputs, trainer) → name of the run (store/run_names.py)
 Find = Callable[[TaskConfig, Mapping[str, str], TrainerSpec], RunName]
@@ -187,9 +184,6 @@ def plan_as_json(plan: Plan) -> list[dict[str, Any]]:
     ]
 
 
-# --- From a study and a selection to a plan
-
-
 def plan_study(
     study: Study, selection: Selection, task: Task, store: Path, state_of: StateOf, find: Find = run_name
 ) -> Plan:
@@ -323,9 +317,6 @@ def of_added(runs: Sequence[PlannedRun]) -> list[str]:
         f"{', '.join(rows)}: trained before {names} existed; counted as {values}."
         for (names, values), rows in concerned.items()
     ]
-
-
-# --- The runs of a row: trainings, branches, imported runs (one for each seed), or one ensemble
 
 
 class Inputs:

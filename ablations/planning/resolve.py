@@ -270,9 +270,6 @@ def _changes(config: TaskConfig, reference: Mapping[str, Any]) -> dict[str, Any]
     return {name: value for name, value in settings.items() if name in changed and name != "seed"}
 
 
-# --- Equal rows: a row of a design that equals an earlier row is merged into it; other equal rows are refused
-
-
 def merge_repeats(rows: list[PlannedRow]) -> list[PlannedRow]:
     """Merge each row of a design into the earlier row that has the same settings, so that both print as one row.
 
@@ -340,9 +337,6 @@ def refuse_cancelled(rows: list[PlannedRow], study: Study, profile: str) -> None
 def _lost(row: PlannedRow) -> str:
     of = f'of row "{row.variation.key}"'
     return "".join(f" {r.by} replaces {r.name} = {show(r.declared)} {of} by {show(r.value)}." for r in row.replaced)
-
-
-# --- Names of published numbers: those of the task's columns, of costs, and of the study's section [published]
 
 
 USUAL_COSTS = ("params", "flops")  # published costs of rows of any task: parameters (in millions), training FLOPs

@@ -178,9 +178,6 @@ def device_spec(devices: str) -> DeviceSpec:
     return DeviceSpec("cpu", sum(slot.threads for slot in slots))
 
 
-# --- Runs of the queue, by run_id, row, study, or all
-
-
 HOW = (
     "Write a row (A-h16), the beginning of rows (A-h), a row with its seed (A-h16:2), a study (table3, or its file), "
     "the beginning of a run_id, or `all`."

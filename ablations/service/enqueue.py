@@ -252,9 +252,6 @@ def _describe(store: Store, run: PlannedRun, row: TableRow) -> None:
     write_json(path, record)
 
 
-# --- Finished runs that are trained, scored or read again, and the cost of this work
-
-
 def renewed(runs: Iterable[PlannedRun], stale: str) -> list[PlannedRun]:
     """Return the runs that `--stale rerun` trains again, because their training code has changed."""
     return [run for run in runs if stale == "rerun" and TRAINING in run.store_state.stale]

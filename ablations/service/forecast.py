@@ -294,9 +294,6 @@ def short_spec(run: PlannedRun, steps: int = PROBE_STEPS) -> RunSpec:
     return replace(run.spec, run_id=PROBE_ID, config=config, inputs=inputs, steps=steps)
 
 
-# --- The spread between seeds of base, from the store, and the differences that N seeds of every row can detect
-
-
 @dataclass(frozen=True)
 class Noise:
     """A column's spread between the seeds of base.

@@ -120,9 +120,6 @@ def _language_model(sizes: Sizes, line: str, window: int | None) -> ModelConfig:
     return ModelConfig(encoder="", decoder=line, positions="none", window=window, **width)  # type: ignore[arg-type]
 
 
-# --- Measurement: CPU seconds of a sub-layer's forward and backward pass over one sequence, with one thread
-
-
 LENGTHS, WIDTHS, ROUNDS = (16, 64, 256, 1024, 4096), (64, 256), 7
 Rounds = Mapping[int, Sequence[float]]  # length → the seconds of each round
 

@@ -79,9 +79,6 @@ def stale_parts(made: EvaluationResult, code: Mapping[str, str]) -> list[str]:
     return [part for part, digest in code.items() if made.code.get(part) != digest]
 
 
-# --- The tables that a run belongs to, from the queue and from the rows in the run's folder
-
-
 class Members:
     """A look-up of the tables that runs belong to. It reads the queue once."""
 

@@ -228,9 +228,6 @@ def _times(store: Store, members: Members, run_id: str) -> Iterator[float]:
         yield from (time for time in (row.queued, row.started, row.ended) if time is not None)
 
 
-# --- Finished runs of a user's trainer that the study no longer contains, because a default or the command changed
-
-
 @dataclass(frozen=True)
 class Orphan:
     """A finished run whose settings differ from those that the present study has for the same row and seed."""

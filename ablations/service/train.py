@@ -137,9 +137,6 @@ def check(
         say(refuse_above(max_hours, chosen, todo, working.slots, progress, here=here, stale=stale))
 
 
-# --- `ablations run --smoke`: two steps and two sentences of every row, in a temporary store
-
-
 SMOKE_STEPS, EXAMPLES = 2, 2
 _CHECKPOINT, _PRECISION = "evaluation.checkpoint", "training.precision"
 

@@ -49,9 +49,6 @@ def check_names(
         raise UserError(f"{where}: there is no setting {name}. {why or suggestion(name, known, 'settings')}")
 
 
-# --- Descriptions of a task's settings: name, default, allowed values and meaning, from the configuration type
-
-
 # Keywords of JSON Schema → signs for the user.
 BOUNDS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
 TYPES = {"integer": "integer", "number": "number", "string": "text", "boolean": "true or false", "array": "list"}

@@ -24,8 +24,6 @@ from model.strict import StrictModel
 from reports.spec.choices import TableChoices
 from reports.spec.sentences import Cited, Claim, compared, parse
 
-# --- The study, and the functions that load it
-
 
 class Protected(StrictModel):
     """The table [protected]: files that measure the rows, and that no row may change."""
@@ -320,9 +318,6 @@ def _refused(row: Variation, code: RefusedCode) -> Variation:
     made: dict[str, Any] = {"label": row.label or code.words, "design": row.design or "code", "refused": code.why}
     made |= {"code_change": first, "other_changes": tuple(others)}
     return row.model_copy(update=made)
-
-
-# --- Checks of `pivot`
 
 
 def _check_places(pivot: Mapping[str, str], kind: str, places: Sequence[tuple[str, str, str]]) -> None:

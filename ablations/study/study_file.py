@@ -260,7 +260,7 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
     return next((found for a in get_args(annotation) if (found := _model_in(a))), None)
 
 
-# --- Designs: entries of [[variation]] that stand for many rows, expanded before the study is checked
+# Designs are entries of [[variation]] that stand for many rows:
 #     vary = {lr = [0.1, 0.01], dropout = [0.0, 0.5]}     one factor at a time: 4 rows
 #     grid = {lr = [0.1, 0.01], dropout = [0.0, 0.5]}     every combination: 4 rows
 #     remove = {attention = {use_attention = false}}      the full model without one component: 1 row each

@@ -184,9 +184,6 @@ class Variation(Match):
         return self
 
 
-# --- A profile's ratios multiply the paper's sizes. The number of heads and rates such as dropout do not change.
-
-
 # The settings that each ratio multiplies.
 SCALED = {
     "width": ("model.d_model", "model.d_ff"),

@@ -64,9 +64,6 @@ def _time_of(text: str) -> float:
     return at.timestamp()
 
 
-# --- `ablations ledger`: list requests, attempts, cancellations and changes of the budget
-
-
 OWN = ("n", "time", "who", "what")
 LONGEST = 100  # maximum number of characters of a fact in a printed line
 

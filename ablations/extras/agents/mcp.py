@@ -70,8 +70,6 @@ def as_declared(given: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-# --- Paths that a caller may name
-
 _URL = re.compile(r"\b(?!file:)[A-Za-z][A-Za-z0-9+.-]*://\S*")  # URLs except file:, which names a local file
 _BETWEEN = re.compile(r"""[\s=,:;|<>()\[\]{}"'`@&!]+""")  # signs that separate paths in the text of a setting
 
@@ -180,9 +178,6 @@ def _toml(path: Path) -> dict[str, Any]:
     return {}
 
 
-# --- Answers: shortened and split into pages
-
-
 VERSION = 1  # version of the answer format (docs/exit-codes-and-json.md)
 PAGE, LONGEST = 12_000, 2_000  # maximum numbers of characters: of the value of an answer; of one text in it
 
@@ -243,9 +238,6 @@ def price(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     if left and (missing := {name: text for name, text in why.items() if found[name] is None}):
         found["unknown"] = missing
     return found
-
-
-# --- Calls of tools
 
 
 _OF_VERBS = ("describe", "inspect", "options", "plan", "report", "run", "status")
@@ -368,8 +360,6 @@ class McpSession:
                 texts = [path.read_text(encoding="utf-8", errors="replace").strip() for path in (out, log)]
                 return code, texts[0], texts[1].removeprefix("ablations: ")
 
-
-# --- The command
 
 REPLACEMENT = "\ufffd"  # replaces characters that are not Unicode
 

@@ -19,9 +19,6 @@ from experiments.data.corpora.corpus import Corpus
 from experiments.errors import UserError
 from experiments.identity import digest
 
-# --- The `data` section of the algorithmic task: algorithm, symbols and lengths
-
-
 LONGEST = 10_000  # maximum number of symbols in an input
 
 
@@ -117,9 +114,6 @@ class AlgorithmicData(DataConfig):
         return int(lengths.partition("d")[2] or self.distance)
 
 
-# --- The corpus: its sets and their digests
-
-
 @dataclass(frozen=True)
 class AlgorithmicCorpus(Corpus):
     """A corpus of generated pairs. Each test set has the name of its range of lengths, such as "21-30"."""
@@ -173,7 +167,6 @@ def resolve(data: AlgorithmicData) -> AlgorithmicCorpus:
     return AlgorithmicCorpus(data.algorithm, tests=tests, generated=data.builtin_pairs, data=data)
 
 
-# --- The algorithms: functions from a random generator to an input and an output
 # A line is a sequence of symbols separated by spaces; symbols are numbers from 0. `VERSION` and `REVISIONS` are part of
 # the corpus digest. If the lines of one algorithm change, increase its revision. If the lines of all algorithms change,
 # increase the version. Tests pin the lines.

@@ -19,9 +19,6 @@ from experiments.run_spec import EvaluationSpec
 from experiments.tasks.columns import Column, Counts
 from experiments.tasks.translation import TRANSLATE, SequenceTask
 
-# --- The configuration: the sections of translation, with greedy decoding
-
-
 # Settings outside of run_id: the corpus digests cover them, except data.vocab_size, which has no effect.
 _OF_CORPUS = (
     "data.algorithm", "data.symbols", "data.train_lengths", "data.dev_lengths", "data.test_lengths", "data.set_pairs",
@@ -56,9 +53,6 @@ class AlgorithmicConfig(RunConfig):
     task: str = "algorithmic"
     data: AlgorithmicData = AlgorithmicData()
     evaluation: AlgorithmicEvaluation = AlgorithmicEvaluation()
-
-
-# --- The task
 
 
 EXACT = Column(

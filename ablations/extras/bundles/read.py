@@ -24,9 +24,6 @@ from experiments.tasks.columns import Column
 from experiments.tasks.load import is_built_in, load_task
 from reports.results.accounting import FILE, Spending
 
-# --- The head of a bundle (bundle.json): its version, plan and columns
-
-
 VERSION = 3
 SPENT = "spent"  # key of the total cost of all attempts (reports/results/accounting.py)
 
@@ -56,7 +53,6 @@ def columns_of(described: Sequence[Mapping[str, Any]], study: Study) -> tuple[Co
     return tuple(Column(**each) for each in described)
 
 
-# --- Types of the fields of a head that reports read
 # A bundle of unknown origin may contain anything. Other fields are allowed and not checked. The types of records are in
 # experiments/store/results.py.
 

@@ -119,9 +119,6 @@ def _head(
     }
 
 
-# --- Search an anonymous bundle for the names of this machine, its user and their folders
-
-
 _RECORDS = (".json", ".jsonl")
 
 

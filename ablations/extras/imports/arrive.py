@@ -306,9 +306,6 @@ def _numbers(theirs: Sequence[int | str], ours: Sequence[int]) -> list[int]:
     return [numbers[seed] for seed in theirs]
 
 
-# --- Write checked runs to a store, as records marked `imported`
-
-
 class Written(NamedTuple):
     """Numbers of imported runs that were new, already present with equal numbers, and replaced."""
 

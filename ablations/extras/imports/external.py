@@ -253,8 +253,7 @@ def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
-# --- Weights & Biases: the CSV export of a runs table, or JSON of the API's runs
-# The CSV file has the visible columns of the table: Name, State, ID, Group, then config and summary. It does not
+# Exports of Weights & Biases. The CSV file has the visible columns of the table: Name, State, ID, Group, then config and summary. It does not
 # distinguish config and summary. The JSON file has a list of runs. This code writes it:
 #     json.dump([{"id": r.id, "name": r.name, "state": r.state, "group": r.group, "config": r.config,
 #                 "summary": dict(r.summary)} for r in wandb.Api().runs("ENTITY/PROJECT")], file, default=str)

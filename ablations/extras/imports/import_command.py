@@ -79,9 +79,6 @@ def _origin(source: Path) -> tuple[Store, dict[str, list[TableRow]]]:
     return Store.open(source, create=False), {}
 
 
-# --- The command itself, and imports of runs that other programs trained
-
-
 def import_(
     source: Annotated[str, typer.Argument(metavar="BUNDLE|STORE|STUDY", help="With --from: the study of the runs.")],
     selectors: Selectors,

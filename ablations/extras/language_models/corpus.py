@@ -20,8 +20,6 @@ from experiments.errors import UserError
 from experiments.identity import digest
 from experiments.messages import number
 
-# --- The `data` section of language models: text, pieces and windows
-
 
 class TextData(DataConfig):
     """Settings of running text. The pieces can represent any text: unknown characters are spelt in bytes."""
@@ -52,9 +50,6 @@ UNREAD = {
     "data.max_pieces": "pairs of sentences",
     "data.builtin_version": "pairs of sentences",
 }
-
-
-# --- Find the text files of a corpus by their names, without reading them
 
 
 PATTERNS = {"train": ("train*.txt",), "dev": ("dev*.txt", "val*.txt"), "test": ("test*.txt",)}
@@ -114,9 +109,6 @@ def _missing(folder: Path, name: str, patterns: Sequence[str]) -> UserError:
         f"{folder} has no {' or '.join(patterns)} (plain or .gz). Files there: {files_in(folder)}. Name others with "
         f"data.{name}, for instance --set data.{name}=NAME, or give one file of text as the corpus: it is split."
     )
-
-
-# --- The corpus
 
 
 LONGEST = 1 << 14  # characters of a line; longer lines are read in parts

@@ -31,8 +31,6 @@ from model.config import ModelConfig
 if TYPE_CHECKING:
     from experiments.tasks.train_network import CorpusReader
 
-# --- The configuration: a decoder without an encoder, on running text
-
 
 _NO_SEARCH = "a language model is scored without a search"
 _UNREAD = {
@@ -106,9 +104,6 @@ class LanguageConfig(RunConfig):
                     f"model.max_length to {window} or more, or {name} to less"
                 )
         return self
-
-
-# --- The task
 
 
 _FILE = "statistics.npy"

@@ -46,7 +46,6 @@ def random_pair(sizes: Sequence[int], lengths: Sequence[int], rows: int, place: 
     return Batch(source, target, target, source.numel(), target.numel())
 
 
-# --- Operations that the lines of a row add to a training
 # A formula gives the operations of the unchanged network (model/cost.py). Here torch counts the operations of the
 # unchanged and of the changed network, and their difference is added to the formula's result.
 
@@ -154,9 +153,6 @@ def _counted(network: EncoderDecoder, pair: Batch[Tensor]) -> _Counted:
         with torch.no_grad():  # the loss always differentiates the softmax, even if its matrix is frozen
             network.logits(hidden)
         return _Counted(counter.total - backward, (TRAINING - 1) * forward - backward)
-
-
-# --- Answers to a plan
 
 
 def answer(channel: Channel, idle_s: float) -> None:

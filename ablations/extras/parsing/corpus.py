@@ -25,8 +25,6 @@ from experiments.errors import UserError
 from experiments.identity import digest
 from experiments.store.user_cache import UserCache
 
-# --- The `data` section of the parsing task: trees and vocabularies
-
 
 class TreeData(DataConfig):
     """Settings of the trees (section 6.3). The defaults are the paper's for the Wall Street Journal alone."""
@@ -49,9 +47,6 @@ class TreeData(DataConfig):
     @property
     def target_symbols(self) -> int:
         return self.target_vocab_size
-
-
-# --- The corpus
 
 
 ENDINGS = (".mrg", ".ptb", ".parse", ".tree", ".trees")

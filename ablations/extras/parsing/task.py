@@ -23,8 +23,6 @@ from experiments.tasks.columns import Column, Counts
 from experiments.tasks.translation import TRANSLATE, SequenceTask
 from model.config import ModelConfig
 
-# --- The configuration: the paper's settings for parsing (section 6.3)
-
 
 class ParsingModel(ModelConfig):
     """Settings of the model. Section 6.3 gives 4 layers and d_model = 1024; the rest is as in base.
@@ -74,9 +72,6 @@ class ParsingConfig(RunConfig):
     data: TreeData = TreeData()
     training: ParsingTraining = ParsingTraining()
     evaluation: ParsingEvaluation = ParsingEvaluation()
-
-
-# --- The task
 
 
 F1 = Column(

@@ -57,9 +57,6 @@ _DEVICE_FAILED = (
 )  # fmt: skip
 
 
-# --- An error as JSON
-
-
 HERE = Path(__file__).resolve().parent
 LONGEST_MESSAGE, LONGEST_TRACEBACK = 10_000, 100_000  # characters
 

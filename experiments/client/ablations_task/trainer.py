@@ -127,9 +127,6 @@ def task(
     return lambda run: Trainer(run, settings_type, tuple(columns), steps, continues, reads, num_params, cost)
 
 
-# --- The argument of a trainer
-
-
 LAST_STEP = (1 << 63) - 1  # the largest integer that the program stores
 
 

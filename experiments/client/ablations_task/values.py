@@ -87,9 +87,6 @@ def _kind(value: Any) -> str:
     return "nothing" if value is None else f"a {type(value).__name__}"
 
 
-# --- Describe settings for a process that cannot import their type, and build them from JSON
-
-
 SIMPLE = {bool: "bool", int: "int", float: "float", str: "str", type(None): "null", Any: "any", object: "any",
           datetime.datetime: "datetime", datetime.date: "date", datetime.time: "time"}  # fmt: skip
 MANY = {list: "list", tuple: "list", set: "set", frozenset: "set"}
@@ -253,9 +250,6 @@ def _takes(annotation: Any, value: Any) -> bool:
         _value(annotation, value)
         return True
     return False
-
-
-# --- Lines of JSON between a trainer's process and the one that started it
 
 
 class Channel:

@@ -111,6 +111,7 @@ def _checked(pair: FilePair, fingerprints: Fingerprints) -> tuple[str, str, int]
     return source.sha256, target.sha256, source.lines
 
 
+# The names of the files in a folder of parallel files:
 #     train.<lang>   dev.<lang> (or val, valid)   test*.<lang>          each plain or .gz, one sentence per line
 # `data.train`, `data.dev` and `data.test` set other names: "newstest2013" means newstest2013.en.gz and
 # newstest2013.de.gz. Several files for train or dev are joined. Each name in `data.test` is a separate test set.
