@@ -253,8 +253,8 @@ def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
-# Exports of Weights & Biases. The CSV file has the visible columns of the table: Name, State, ID, Group, then config and summary. It does not
-# distinguish config and summary. The JSON file has a list of runs. This code writes it:
+# Exports of Weights & Biases. The CSV file has the visible columns of the table: Name, State, ID, Group, then config
+# and summary. It does not distinguish config and summary. The JSON file has a list of runs. This code writes it:
 #     json.dump([{"id": r.id, "name": r.name, "state": r.state, "group": r.group, "config": r.config,
 #                 "summary": dict(r.summary)} for r in wandb.Api().runs("ENTITY/PROJECT")], file, default=str)
 
