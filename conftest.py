@@ -1,4 +1,4 @@
-"""State of the process and of the user's files that every test restores."""
+"""Fixtures that protect the process's state and the user's files in every test."""
 
 import os
 import subprocess
@@ -14,12 +14,12 @@ import pytest
 from tests.clusters import ray_cluster, slurm
 
 __all__ = ["ray_cluster", "slurm"]
-# otherwise every worker of every tier would compile all test files again; children keep the variable
+# Without bytecode, every pytest worker would compile all test files again. Children keep the environment variable.
 sys.dont_write_bytecode = False
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # two workers share the processors; networks are of width 8
 ROOT = Path(__file__).parent
 EXTRAS = ROOT / "ablations" / "extras"
-# hypothesis by itself looks at the clock, and a loaded machine is slow
+# hypothesis has time limits by default, which a loaded machine exceeds
 PATIENT = {"deadline": None, "suppress_health_check": [hypothesis.HealthCheck.too_slow]}
 hypothesis.settings.register_profile("everyday", max_examples=25, **PATIENT)
 hypothesis.settings.register_profile("large", max_examples=100, derandomize=True, **PATIENT)
@@ -27,7 +27,7 @@ hypothesis.settings.load_profile("large" if os.environ.get("CI") else "everyday"
 
 
 def _is_unit(file: Path) -> bool:
-    """Whether a file of tests lies in tests/unit, or in an extra's folder `tests` but not in `tests/system`."""
+    """Return whether a test file is in tests/unit, or in an extra's folder `tests` but not in its `tests/system`."""
     extra = file.is_relative_to(EXTRAS) and file.parent.name != "system"
     return extra or file.is_relative_to(ROOT / "tests" / "unit")
 
@@ -42,7 +42,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.skip(reason=f"needs the extra {extra}"))
 
 
-ASKED = {"git", "ldconfig", "gcc", "cc", "ld", "objdump", "fc-list", "fc-match", "nvidia-smi"}  # of the machine, in ms
+ASKED = {"git", "ldconfig", "gcc", "cc", "ld", "objdump", "fc-list", "fc-match", "nvidia-smi"}  # quick queries
 
 
 def _refuse(*arguments: Any, **_: Any) -> NoReturn:
@@ -51,10 +51,10 @@ def _refuse(*arguments: Any, **_: Any) -> NoReturn:
 
 @pytest.fixture(autouse=True)
 def _no_process_unmarked(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Everyday tests start no processes. Fixtures that live longer than a test may: they are made once.
+    """Make everyday tests fail if they start a process. Fixtures with a longer scope than a test may start processes.
 
-    Not refused is what a process asks of the machine once, and the process of an own function, which every plan of it
-    needs: which test is the first to ask depends on the order.
+    Two kinds of processes are allowed, because the test that starts them depends on the order of tests: programs that a
+    process runs once to query the machine, and the process that describes a user's function for each plan.
     """
     if {"process", "smoke", "slow", "nightly"} & set(request.keywords):
         return
@@ -71,15 +71,15 @@ def _no_process_unmarked(request: pytest.FixtureRequest, monkeypatch: pytest.Mon
     for name in ("forkpty", "posix_spawn", "posix_spawnp", "system"):
         monkeypatch.setattr(os, name, _refuse)
     here, fork = os.getpid(), os.fork
-    # an allowed process forks its keeper (experiments/processes/keeper.py) before it becomes the command
+    # An allowed process forks its keeper (experiments/processes/keeper.py) before it executes the command.
     monkeypatch.setattr(os, "fork", lambda: _refuse("os.fork") if os.getpid() == here else fork())
 
 
 @pytest.fixture(autouse=True, scope="session")
 def _state_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Tests have their own state, cache and folder of temporary files, as their children.
+    """Give tests and their children separate folders for state, cache and temporary files.
 
-    The key that signs jobs is one for all workers: a store that one of them made is read by another.
+    All pytest workers have the same key that signs jobs, because one worker reads stores that another one made.
     """
     with (
         pytest.MonkeyPatch.context() as patched,
@@ -90,8 +90,8 @@ def _state_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
         (state / "ablations" / "queue.key").write_bytes(bytes(32))
         patched.setenv("XDG_STATE_HOME", str(state))
         patched.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        # removed here: a worker of xdist ends without atexit. Not in pytest's folder: its path is long, and the path of
-        # a socket (Ray's below TMPDIR too) may have 107 characters
+        # The folder is removed here because a worker of xdist ends without atexit. It is not in pytest's folder, whose
+        # path is long: the path of a socket (also of Ray's below TMPDIR) may have at most 107 characters.
         patched.setenv("TMPDIR", short)
         patched.setattr(tempfile, "tempdir", short)
         yield
@@ -99,7 +99,7 @@ def _state_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
 
 @pytest.fixture(autouse=True)
 def _denormal_numbers_stay() -> Iterator[None]:
-    """Opening a device flushes denormals in the whole process; hypothesis refuses to draw floats there."""
+    """Turn off flushing of denormals after a test. Devices turn it on, and hypothesis then refuses to draw floats."""
     yield
     if "torch" in sys.modules:
         sys.modules["torch"].set_flush_denormal(False)
@@ -107,7 +107,7 @@ def _denormal_numbers_stay() -> Iterator[None]:
 
 @pytest.fixture
 def every_step(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Trainings record every step; deterministic kernels are off again afterwards."""
+    """Make trainings record every step. Deterministic kernels are turned off afterwards."""
     import torch
 
     from experiments.training import curve

@@ -25,7 +25,7 @@ PAGES = sorted(
 )
 PAGES += EXTRAS_PAGES
 VERBS = verbs()
-OF_EXTRAS = {  # verbs that the core's pages name too
+OF_EXTRAS = {  # commands of extras that the core's pages name
     "attention", "budget", "bundle", "fill", "import", "ledger", "mcp", "modules", "paper", "tabulate",
 }  # fmt: skip
 INDENTED, INLINE = re.compile(r"^(?:    |\$ )ablations (.*)"), re.compile(r"`ablations ([^`]*)`")
@@ -80,9 +80,10 @@ TOML = blocks("toml")
 @pytest.mark.parametrize(("page", "block"), TOML, ids=[f"{page}: {block[:30]!r}" for page, block in TOML])
 @pytest.mark.process
 def test_a_study_file_can_be_planned(page: str, block: str, tmp_path: Path) -> None:
-    """A trainer is taken from the page; rows alone are completed by a name and base. Other parts must be TOML.
+    """Every study on a page can be planned.
 
-    Without rows that change code: their patches and commits are the reader's.
+    The trainer is taken from the page. Rows without a study get a name and base. Other examples must be valid TOML.
+    Rows that change code are left out, because their patches and commits exist only in the reader's repository.
     """
     part = tomllib.loads(block)
     block = re.sub(r"^(?:\[\[ablate\]\]|.*\b(?:patch|commit) = ).*\n", "", block, flags=re.MULTILINE)
@@ -144,7 +145,7 @@ def test_the_demo_has_the_paper_s_sign_where_the_paper_s_change_is_more_than_1_b
     assert f"more than 1 BLEU ({', '.join(far)})" in study.profiles["demo"].notes[0]
     lines = (ROOT / "docs" / "demo.md").read_text(encoding="utf-8").splitlines()
     cells = [[cell.strip() for cell in line.split("|")] for line in lines if line.startswith("|")]
-    cells = [row for row in cells if len(row) == len(cells[0])]  # the first table, not that of the claims
+    cells = [row for row in cells if len(row) == len(cells[0])]  # the first table, without the table of claims
     place = cells[0].index("BLEU (dev)") + 1
     changes = {row[2].partition(" ")[0]: row[place].replace("−", "-").replace("*", "") for row in cells[2:]}
     for key, change in far.items():

@@ -1,7 +1,8 @@
-"""The messages of a user's first hour and of failures, whole: golden_messages.txt has each command and what it prints.
+"""Complete messages of a user's first hour and of failures.
 
-Other tests check exit codes and the values in a message. After a change of wording, write the file anew and read the
-difference: GOLDEN_MESSAGES=write pytest tests/unit/test_golden_messages.py
+golden_messages.txt has each command and its output. Other tests check only exit codes and the values in a message.
+After a change of wording, write the file again and read the difference: GOLDEN_MESSAGES=write pytest
+tests/unit/test_golden_messages.py
 """
 
 import os

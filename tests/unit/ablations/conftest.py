@@ -26,7 +26,7 @@ HEAD = 'name = "mine"\ntitle = "A study of mine"\n'
 
 
 class FakeTask(Task):
-    """Translation's planning half with a corpus whose digest is zeros; counts the look-ups."""
+    """The planning half of translation, with a corpus whose digest is zeros. It counts look-ups."""
 
     name = "translation"
     config_type = with_changes(RunConfig)
@@ -76,7 +76,7 @@ def task() -> FakeTask:
 
 @pytest.fixture
 def own_study(tmp_path: Path) -> Callable[[str], Study]:
-    """A study from a file's text; name and title are added."""
+    """Return a function that makes a study from a file's text and adds name and title."""
 
     def write(text: str) -> Study:
         path = tmp_path / "mine.toml"
@@ -88,7 +88,7 @@ def own_study(tmp_path: Path) -> Callable[[str], Study]:
 
 @pytest.fixture
 def rows_of(task: FakeTask) -> Callable[..., dict[str, PlannedRow]]:
-    """Resolved rows by key; keywords are the command line's options."""
+    """Return a function that resolves rows by key. Its keywords are the command line's options."""
 
     def rows(study: Study, **options: Any) -> dict[str, PlannedRow]:
         study, _ = matched(study, selection(**options), task)
@@ -107,7 +107,7 @@ def plan_of(task: FakeTask) -> Callable[..., Plan]:
 
 @pytest.fixture
 def mistake() -> Callable[..., str]:
-    """The message of the UserError that a call raises: one paragraph."""
+    """Return a function that calls a function and returns the message of its UserError, which must be one paragraph."""
 
     def call(function: Callable[..., Any], *arguments: Any, **keywords: Any) -> str:
         with pytest.raises(UserError) as caught:

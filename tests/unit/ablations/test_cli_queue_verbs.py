@@ -34,7 +34,7 @@ def make(number, row, **more):
 
 @pytest.fixture
 def store(tmp_path):
-    """Four runs: one waits, one runs, one has failed, one is finished."""
+    """Make four runs: one waiting, one running, one failed and one finished."""
     store = Store.open(tmp_path / "store")
     work_queue = WorkQueue(store.queue_db)
     work_queue.enqueue([make(0xA1, "A-h16"), make(0xB2, "B-dk16", seed=2), make(0xC3, "C-n2"), make(0xD4, "base")])
@@ -204,7 +204,7 @@ def test_log_shows_attempts_what_explains_them_and_the_last_log(store):
 
 
 def test_log_follow_ends_when_the_run_does(store, monkeypatch):
-    """Also of a log whose middle is left out meanwhile."""
+    """This also holds for a log whose middle is left out in the meantime."""
     monkeypatch.setattr("ablations.cli.status.FOLLOW_S", 0.02)
     (store.attempt_folder(make(0xB2, "").run_id, 1)).mkdir(parents=True)
     log = store.attempt_folder(make(0xB2, "").run_id, 1) / "log.txt"
@@ -226,7 +226,7 @@ def test_log_follow_ends_when_the_run_does(store, monkeypatch):
 
 @pytest.fixture
 def checkpoints(store):
-    """A finished run with checkpoints in two attempts, and one that waits."""
+    """Make a finished run with checkpoints in two attempts, and a waiting run."""
     run_id = make(0xD4, "").run_id
     attempt, folder = store.new_attempt(run_id)
     for number in (1, attempt):

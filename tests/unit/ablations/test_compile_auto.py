@@ -26,7 +26,7 @@ model.encoder = "N * (lstm, feed_forward)"
 
 @pytest.fixture
 def plan_of(tmp_path):
-    """The plan of the real task, on the built-in corpus."""
+    """Return the plan of the real task on the built-in corpus."""
 
     def make(study, *, profile=None, rows=None, seeds=None, sets=()):
         chosen = selection(profile, "builtin", rows, seeds, sets)

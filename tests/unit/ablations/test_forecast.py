@@ -45,7 +45,7 @@ def chosen(tmp_path: Path) -> Selected:
 
 @pytest.fixture
 def attempt(chosen: Selected, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Write the next attempt at a run, which lasts so many seconds and ends like that."""
+    """Write the next attempt of a run, with the given duration and end."""
 
     def write(run_id: str, seconds: float, ended: str, train: bool = True) -> int:
         number, folder = chosen.store.new_attempt(run_id)

@@ -88,7 +88,7 @@ def test_run_writes_to_mlflow_what_a_killed_coordinator_could_not(
 
 
 class Killed(BaseException):
-    """The end of the process, at one of its steps."""
+    """A simulated end of the process, at one of its steps."""
 
 
 def test_a_killed_command_is_completed_by_the_same_command(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

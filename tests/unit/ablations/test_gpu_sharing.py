@@ -19,7 +19,7 @@ from tests.unit.ablations.test_forecast import STUDY
 
 @pytest.fixture
 def gpus(monkeypatch: pytest.MonkeyPatch) -> list[Slot]:
-    """`auto` on a machine with 16 cores and two GPUs, of which others use the second."""
+    """Return the slots of `auto` with 16 cores and two GPUs. Other programs use the second GPU."""
     monkeypatch.setattr(hardware, "_nvidia_smi", lambda: [("0", Gpu("GPU-a", 85.5)), ("1", Gpu("GPU-b", 85.5))])
     monkeypatch.setattr(slots, "available_cores", lambda: 16)
     monkeypatch.setattr(slots, "memory_gb", lambda: 128.0)

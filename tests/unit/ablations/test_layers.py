@@ -36,7 +36,7 @@ def test_stacks_connect_all_positions_in_the_fewest_layers(n, k):
 
 
 def _digits(number, base):
-    """Digits that are not 0: the layers in which the shortest path leaves its position."""
+    """Return the number of digits that are not 0: the layers in which the shortest path leaves its position."""
     return 0 if number == 0 else (number % base != 0) + _digits(number // base, base)
 
 

@@ -100,7 +100,7 @@ finally:
 
 @pytest.mark.parametrize("name", VERBS)
 def test_a_verbs_example_is_accepted_and_its_help_is_complete(name, capsys, monkeypatch):
-    """rich reads [words] as markup: what looks like that must still be printed."""
+    """rich reads [words] as markup. Text that looks like markup must still be printed."""
     command, (first, *words) = verb(name), shlex.split(VERBS[name].example.partition(" > ")[0])
     assert first == name
     monkeypatch.setattr("typer.rich_utils.MAX_WIDTH", 4000)  # no text is wrapped

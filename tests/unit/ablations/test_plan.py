@@ -171,7 +171,7 @@ def test_equal_rows_are_refused_only_where_they_share_a_seed(own_study, plan_of)
 
 
 def test_what_a_run_trains_itself(plan_of):
-    """An ensemble nothing, a branch what lies after its parent run's step."""
+    """An ensemble trains no steps, and a branch trains the steps after its parent run's step."""
     (run,) = plan_of(TABLE3, profile="paper", rows="base").runs
     steps = run.config.training.train_steps
     assert run.spec.own_steps == steps

@@ -44,7 +44,7 @@ set = {training.precision = "auto"}
 
 @pytest.fixture(params=["AVX-512", "AVX2"])
 def slow(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Whether the processor lacks bf16."""
+    """Simulate a CPU with or without bf16. Return True if it lacks bf16."""
     monkeypatch.delenv("ABLATIONS_TEST_CPU", raising=False)
     monkeypatch.setattr(processor, "_flags", lambda: frozenset({"avx512_bf16"} if request.param == "AVX-512" else ()))
     return bool(request.param == "AVX2")

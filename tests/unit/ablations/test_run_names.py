@@ -1,4 +1,4 @@
-"""Names of runs of a user's trainer: new settings, changed defaults and commands, and what a run recorded.
+"""Names of runs of a user's trainer after new settings, changed defaults and changed commands, and by recorded facts.
 
 The kept store is one of 0.1.0's formats, which every later version reads: of two studies with own
 tasks, all runs, one of them interrupted after a checkpoint; their queue; a table of each, and a bundle. It was made in
@@ -77,7 +77,7 @@ def kept(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with both kinds of own task, and a store with their runs."""
+    """Return a folder with both kinds of a user's task, and a store with their runs."""
     folder = tmp_path_factory.mktemp("trained")
     (folder / "walking_here.py").write_text(TRAINER)
     (folder / "walk.toml").write_text(STUDY)
@@ -177,7 +177,7 @@ class TestASettingOfATrainer:
 
     @pytest.mark.process
     def test_that_is_new_and_then_changes_is_followed(self, mine: Path) -> None:
-        """Each run is found by its own record, whatever was the default when it was named."""
+        """Each run is found by its record, whatever the default was when it was named."""
         study, store, trainer = mine / "walk.toml", mine / "store", mine / "walking_here.py"
         edit(trainer, "size: float = 2.0", "size: float = 3.0")
         finish(study, store)
@@ -208,7 +208,7 @@ class TestASettingOfATrainer:
 
     @pytest.mark.process
     def test_that_is_new_and_never_was_printed_is_said(self, mine: Path) -> None:
-        """Nothing shows whether its first default was the present one."""
+        """No record shows whether the setting's first default was the present one."""
         study, store = mine / "walk.toml", mine / "store"
         edit(mine / "walking_here.py", "size: float = 2.0\n", "size: float = 2.0\n    decay: float = 0.5\n")
         for verb in ("plan", "report"):
@@ -287,7 +287,7 @@ def test_an_edit_makes_stale_what_used_the_file_and_undone_nothing(mine: Path) -
 
 @pytest.mark.process
 def test_no_run_is_compared_with_all_others(mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With 10,000 runs `queue` took minutes, and `status` a quarter of an hour."""
+    """With 10,000 runs, `queue` once took minutes and `status` a quarter of an hour."""
     study, store, compared, listed = mine / "walk.toml", mine / "store", list[object](), list[object]()
     sizes = [size / 4 for size in range(16, 76)]
     edit(study, "set = {size = 4.0}", f"vary = {{size = {sizes}}}")

@@ -73,7 +73,7 @@ YAML = "defaults:\n  - db: mysql\nlr: 1.0e-05\nmodel:\n  width: 8\n  name: null\
 
 
 def written(tmp_path, given: str) -> Study:
-    """The study, which its task accepts."""
+    """Return the study, after checking that its task accepts it."""
     (tmp_path / "mine.toml").write_text(study_of("mine", given, tmp_path).text)
     study = load_study(str(tmp_path / "mine.toml"))
     task_of_study(study)
@@ -151,7 +151,7 @@ def test_other_ways_to_take_options(tmp_path, script, given, command, metric):
 
 
 def test_a_seed_beside_a_configuration_file_and_the_keys_of_hydra_s_groups(tmp_path):
-    """A group's keys are settings where every one of its files has them, so that a row may change the group."""
+    """A group's keys are settings if all of the group's files have them, so that a row may change the group."""
     (tmp_path / "conf" / "db").mkdir(parents=True)
     for file in ("conf/config.yaml", "c.yaml"):
         (tmp_path / file).write_text(YAML)

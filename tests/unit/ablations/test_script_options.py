@@ -1,4 +1,4 @@
-"""Options of scripts in many styles: base is the script without options, and each value of a setting reaches it.
+"""Options of scripts in many styles: base runs the script without options, and each setting's value reaches the script.
 
 Where the library is installed, the script runs here with the words of its study, and `RESULT` is compared.
 """
@@ -387,7 +387,7 @@ def test_options_are_left_out_where_a_configuration_file_may_set_them(tmp_path, 
 
 
 def result(script, words, library) -> dict[str, Any]:
-    """What a script makes of its options."""
+    """Return the values that a script gets from its options."""
     before, sys.argv = sys.argv, [str(script), *words]
     try:
         with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):

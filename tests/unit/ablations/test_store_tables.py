@@ -38,7 +38,7 @@ def made() -> Path:
 
 @pytest.fixture
 def folder(made: Path, tmp_path: Path) -> Path:
-    """A folder with a study and its store, from where it was queued."""
+    """Return a folder with a study and the store to which it was queued."""
     return shutil.copytree(made, tmp_path / "copy")
 
 

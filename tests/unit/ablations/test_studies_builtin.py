@@ -76,7 +76,7 @@ def test_base_of_the_paper_profile_is_the_configurations_defaults(table3, rows_o
 
 
 def test_counted_parameters_round_to_the_printed_column_except_for_big(table3, rows_of):
-    """With tensor2tensor's 40,960 rows of vocabulary (its wmt_ende_bpe32k); nothing explains big's 213."""
+    """Counts use tensor2tensor's vocabulary of 40,960 rows (wmt_ende_bpe32k). No known vocabulary gives big's 213."""
     rows = rows_of(table3, profile="paper", sets=["data.vocab_size=40960"])
     printed = {key: row.variation.paper["params"] for key, row in rows.items() if "params" in row.variation.paper}
     millions = {key: num_params(rows[key].config.model, rows[key].config.data.vocab_size) / 1e6 for key in printed}

@@ -53,7 +53,7 @@ def test_activations_and_depths_keep_the_parameters(study, profile, rows_of):
 
 @pytest.mark.parametrize("profile", PROFILES)
 def test_what_is_shared_is_counted_once(study, profile, rows_of):
-    """Each sharing is the whole network less the copies: sums of other rows."""
+    """Each row with sharing has the parameters of the whole network minus those of the copies."""
     found = counts(rows_of(study, profile=profile))
     embedding = found["tied-inputs"] - found["vanilla"]
     assert found["tied-decoder"] == found["tied-inputs"] and found["untied"] == found["vanilla"] + 2 * embedding

@@ -119,7 +119,7 @@ def test_table_2_of_the_small_profile_costs_the_same_in_every_row() -> None:
 
 
 def test_table_2_s_demo_states_the_costs_of_the_other_systems() -> None:
-    """A quarter of base's cost, GNMT half of it, ByteNet twice."""
+    """The row has a quarter of base's cost, GNMT half of it, and ByteNet twice."""
     task = load_task("translation")
     rows = {key: row for key, row in rows_of("table2").items() if not (row.variation.branch or row.variation.ensemble)}
     base = task.cost(rows["base-en-de"].config)
@@ -232,7 +232,7 @@ def test_every_ensemble_of_table_2_is_a_row() -> None:
 
 
 def test_table_2_reads_the_layout_of_docs_wmt14(tmp_path: Path) -> None:
-    """Stand-ins of both pairs, one folder each; table3 reads one of the two."""
+    """The test uses small corpora for both pairs, one folder each. table3 reads one of them."""
     for pair, name in itertools.product(("en-de", "en-fr"), ("train", "newstest2013", "newstest2014")):
         for language in pair.split("-"):
             path = tmp_path / pair / f"{name}.{language}"

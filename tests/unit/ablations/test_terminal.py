@@ -41,7 +41,7 @@ def study(tmp_path):
 
 @pytest.fixture
 def titled(study):
-    """The same with the sequence in its title, as TOML may write it."""
+    """Return the study with the control sequence in its title, as TOML may write it."""
     path = study.parent / "titled.toml"
     path.write_text(STUDY.replace("TITLE", "".join(f"\\u{ord(c):04x}" for c in EVIL)), encoding="utf-8")
     return path
@@ -49,7 +49,7 @@ def titled(study):
 
 @pytest.fixture
 def store(tmp_path):
-    """A failed run in a table with control sequences in its name, error, event and log."""
+    """Make a failed run with control sequences in its table's name, error, event and log."""
     store = Store.open(tmp_path / "store")
     work_queue = WorkQueue(store.queue_db)
     members = (Member(f"table{EVIL}", "demo", "builtin", f"row{EVIL}", ""),)
@@ -65,7 +65,7 @@ def store(tmp_path):
 
 
 def on_a_terminal(monkeypatch, *arguments):
-    """The bytes that the command sends to a terminal; the exit code."""
+    """Return the bytes that the command writes to a terminal, and its exit code."""
     ours, theirs = pty.openpty()
     sent = []
 

@@ -96,7 +96,7 @@ def test_mistakes(own_study, task, mistake, change, words):
 
 
 def key_of(task, settings, trainer=NO_TRAINER, inputs=None):
-    """The key of a search of `lr` for a row with these settings."""
+    """Return the key of a search of `lr` for a row with these settings."""
     space = Space({"lr": Range(0.1, 1.0, True, None, ())}, "accuracy", "dev", False, "random", 1)
     config = task.with_trainer(trainer).config_type.from_mapping({"seed": 1, **settings})
     return Search(Store(Path("unused")), space, about(config, trainer, inputs or {}, space))._key

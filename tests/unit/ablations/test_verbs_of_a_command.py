@@ -24,7 +24,7 @@ def call(store: Path, *words: str | Path | int) -> Result:
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a study of a command and its store: two rows of two seeds, finished."""
+    """Return a folder with a study of a command and its store: two finished rows of two seeds."""
     folder = tmp_path_factory.mktemp("made")
     finish(write_study(folder, "command"), folder / "store", seeds=2)
     return folder
@@ -38,7 +38,7 @@ def folder(made: Path, tmp_path: Path) -> Path:
 @pytest.mark.process
 @pytest.mark.extra("attention_analysis")
 def test_a_command_is_told_neither_to_measure_nor_to_be_drawn(folder: Path) -> None:
-    """It predicts no cost, so `plan --measure` refuses; it has no attention."""
+    """A command predicts no cost, so `plan --measure` refuses it. It has no attention to print."""
     planned = call(folder / "other", "plan", folder / "command.toml").stdout
     assert "time: unknown until a run has finished" in planned and "--measure" not in planned
     with pytest.raises(UserError, match=r"Finish one run instead: ablations run .*command.toml .*--rows base"):

@@ -49,7 +49,7 @@ def model_of(seed: int, pieces: int = 12, **settings: object) -> Network:
 
 
 def attended(model: Network, source: Sequence[int], output: Sequence[int]) -> Tensor:
-    """(T, S): the mean over layers and heads of a whole pass that predicts `output`, as equation 14's p."""
+    """Return the mean attention (T, S) over layers and heads of a full pass that predicts `output`."""
     found: list[Tensor] = []
     with evaluating(model), watching(model, lambda kind, w: found.append(w[0].mean(0)) if kind == "cross" else None):
         model(torch.tensor([[*source, EOS_ID]]), None, torch.tensor([[BOS_ID, *output[:-1]]]))

@@ -27,7 +27,7 @@ SMALL = ModelConfig(num_layers=1, d_model=8, d_ff=16, num_heads=2, d_k=4, d_v=4)
 def random_model(
     seed: int, vocab_size: int, positions: str = "sinusoidal", config: ModelConfig | None = None
 ) -> Network:
-    """A model whose next pieces have clearly different probabilities, EOS now and then among the likely ones."""
+    """Return a model whose next pieces have clearly different probabilities. EOS is sometimes among the likely ones."""
     torch.manual_seed(seed)
     config = config or SMALL.model_copy(update={"positions": positions, "max_length": 24})
     model = build_model(config, vocab_size).double().eval()

@@ -50,7 +50,7 @@ def test_no_sentence_of_dev_or_test_is_anywhere_else(trains, version):
 
 
 def test_a_held_out_sentence_is_skipped_in_train(monkeypatch, train):
-    """A pair with only one side in common is dropped too, and the stream continues."""
+    """A pair that shares only one side with train is dropped too, and the stream continues."""
     source = train[1][0]
     held_out = {"dev": ((source, "something else"),), "test": (("something else", train[4][1]),)}
     monkeypatch.setattr(recipe, "_held_out", lambda version: held_out)
@@ -113,7 +113,7 @@ def test_the_digest_names_the_recipe():
 
 
 def test_chance_is_the_same_everywhere():
-    """Mersenne Twister's 32-bit words, scaled by integers: fixed by the algorithm, not by a Python version."""
+    """Draws scale the 32-bit words of Mersenne Twister by integers, so they do not depend on the Python version."""
     dice = Dice(1)
     assert [dice.below(100) for _ in FIRST_CHANCES] == FIRST_CHANCES
 

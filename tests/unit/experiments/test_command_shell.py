@@ -47,7 +47,7 @@ def alive_after_a_while(pids: list[int]) -> list[psutil.Process]:
 
 @pytest.mark.process
 def test_killed_with_the_process_that_ran_it(tmp_path: Path) -> None:
-    """Processes started by the shell end too: a trainer that prints nothing would not notice otherwise."""
+    """Processes started by the shell end too, even a trainer that prints nothing."""
     command = f"sleep 300 & echo $$ $! > {tmp_path / 'pids'}; wait"
     runner = subprocess.Popen([sys.executable, "-c", RUNNER, command])
     pids = wait_for(tmp_path / "pids")
@@ -57,7 +57,7 @@ def test_killed_with_the_process_that_ran_it(tmp_path: Path) -> None:
 
 
 class Asked:
-    """A context that requests the command's end once it has begun."""
+    """A context that requests the command's end once the command has started."""
 
     def __init__(self, begun: Path) -> None:
         self._begun, self.folder = begun, begun.parent

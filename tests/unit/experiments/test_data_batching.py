@@ -20,7 +20,7 @@ LENGTHS = st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40)), min_size=1
 
 
 def corpus_lengths(pairs: int = 4000) -> tuple[np.ndarray, np.ndarray]:
-    """Sentences as they are: log-normal, sides alike but not equal."""
+    """Return realistic sentence lengths: log-normal, and similar but not equal on both sides."""
     draw = np.random.default_rng(0)
     source = np.clip(np.exp(draw.normal(2.6, 0.45, pairs)), 2, 100).astype(int)
     target = np.clip(source * np.exp(draw.normal(0.05, 0.2, pairs)), 2, 100).astype(int)
@@ -52,7 +52,7 @@ def test_the_plan_is_a_function_of_seed_and_epoch() -> None:
 
 
 def test_the_plan_is_the_same_everywhere() -> None:
-    """Fixed on purpose: another order of batches is another training, which run_id would not show."""
+    """The order is pinned, because another order of batches is another training that run_id would not show."""
     plan = BatchPlan([3, 1, 2, 3, 5, 2, 4, 4], [2, 2, 2, 4, 5, 1, 4, 3], 10, seed=1)
     assert [[sorted(batch.tolist()) for batch in plan.epoch(epoch)] for epoch in (0, 1)] == PINNED
 

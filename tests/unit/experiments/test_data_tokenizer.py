@@ -205,7 +205,7 @@ def test_settings_tell_vocabularies_apart() -> None:
 
 
 def longest_match(word: str, pieces: frozenset[str]) -> list[str]:
-    """By definition, the longest piece that starts the word comes first, then the same for the rest."""
+    """Split a word by the definition: take the longest piece that starts the word, then repeat for the rest."""
     if not word:
         return []
     first = max((piece for piece in pieces if word.startswith(piece)), key=len, default=word[0])

@@ -12,7 +12,7 @@ REFERENCES = ["The cat sat on a mat .", "A dog runs through the deep snow.", "No
 
 
 def test_bleu_is_the_formula() -> None:
-    """Eight of nine words, and a reference of nine: no brevity penalty."""
+    """Eight of nine words match a reference of nine words, so there is no brevity penalty."""
     scores = score_text(["a b c d e f g h x"], ["a b c d e f g h i"])
     precision = [8 / 9, 7 / 8, 6 / 7, 5 / 6]
     assert scores.metrics["bleu"] == pytest.approx(100 * math.prod(precision) ** 0.25)

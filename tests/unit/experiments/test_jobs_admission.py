@@ -130,7 +130,7 @@ def test_memory_of_a_child_and_of_what_it_has_started_is_counted():
 class TestControlGroup:
     @pytest.fixture
     def group(self, tmp_path):
-        """A group one level below the container's root."""
+        """Make a cgroup one level below the container's root."""
         (tmp_path / "cgroup").write_text("0::/mine\n")
         group = tmp_path / "mine"
         group.mkdir()

@@ -140,7 +140,7 @@ def test_what_is_not_written_at_the_end_is_said(caplog, message):
 
 
 def test_a_writer_that_does_not_answer_is_waited_for_no_longer_than_said(caplog):
-    """A server that is down, or a lock, after Ctrl-C: the thread begins no other run, and the rest is for the next."""
+    """If a server is down or a lock is held after Ctrl-C, the thread ends. The next command writes the rest."""
     answer, interrupted = threading.Event(), threading.Event()
 
     class Silent(Writer):

@@ -70,7 +70,7 @@ def test_what_cannot_be_is_refused(options, said):
 
 
 def test_two_workers_on_a_node_without_a_mask_would_use_the_same_gpus(monkeypatch):
-    """The second worker is another process; here a second socket."""
+    """The second worker is simulated by a second socket instead of a process."""
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     name = f"\0test-{uuid.uuid4()}"
     monkeypatch.setattr(node_worker, "NODE_NAME", name)

@@ -81,7 +81,7 @@ def test_attempts_that_reach_one_step_more_each_are_capped_like_those_that_reach
 
 
 def test_one_step_of_a_long_attempt_is_progress():
-    """One step may be an epoch, and the cluster's time limit an hour."""
+    """A step may take as long as an epoch, and the cluster's time limit may be an hour."""
     stalled = Claimed(JOB, 1, {}, 4, MAX_STALLS - 1)
     lasted = [event("started", t=0.0), event("checkpoint", step=5, t=LONG_S)]
     assert after(lasted, 3, claimed=stalled).stalls == 0
@@ -140,7 +140,7 @@ def test_out_of_memory_halves_the_micro_batch_then_takes_a_device_alone_then_fai
 
 
 def test_out_of_memory_begins_with_what_cuts_a_batch():
-    """A GPU's limit of 32,768 is far above a batch of 1,000: half of it would cut nothing."""
+    """A GPU's limit of 32,768 is far above a batch of 1,000, so half of the limit would split nothing."""
     ran_out = event("failed", cls="out_of_memory", message="no room")
     assert after([event("pinned", micro_batch_tokens=32768), ran_out], 1).pinned["micro_batch_tokens"] == 750
     assert after([event("pinned", micro_batch_tokens=400), ran_out], 1).pinned["micro_batch_tokens"] == 200

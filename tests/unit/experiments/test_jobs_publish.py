@@ -117,7 +117,7 @@ def test_a_finished_attempt_is_found_though_the_queue_is_lost(store):
 
 @pytest.mark.parametrize("equal", [True, False])
 def test_scores_are_those_of_a_training_that_came_to_the_same_weights(store, equal):
-    """A run trained again for more checkpoints: equal weights keep their scores, others replace weights and scores."""
+    """A run is trained again to get more checkpoints. Equal weights keep their scores; other weights replace them."""
     for value in (1.0, 1.0 if equal else 2.0):
         number = attempt(store)
         save_weights(store.attempt_folder(RUN, number) / "final", {"w": torch.full((3,), value)}, {"step": 5})

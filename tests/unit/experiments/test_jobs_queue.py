@@ -45,7 +45,7 @@ def work_queue(tmp_path):
 
 @pytest.mark.parametrize("ended", [None, State.FAILED, State.FINISHED, State.CANCELLED])
 def test_what_a_training_must_keep_is_the_union_of_all_who_asked_for_it(work_queue, ended):
-    """Requests from before its end are kept too: trained again, the run still serves them."""
+    """Requests that were made before the run's end are kept, so that the run still serves them when trained again."""
     work_queue.enqueue([make(1, keeps=(Keep(SPACED, 10, 2), Keep(BEST, 5, 1, 1)))])
     if ended:
         work_queue.end_waiting([make(1).run_id], ended)
@@ -407,7 +407,10 @@ class TestBadFiles:
 
 
 def test_a_queue_that_another_process_makes_at_the_same_moment_is_used(tmp_path, monkeypatch):
-    """The database is created under another name, so nobody sees it incomplete; a used one keeps its journal mode."""
+    """The database is created under another name, so no process sees it incomplete.
+
+    An existing one keeps its journal mode.
+    """
     path, make_it = tmp_path / "queue.db", queue_file._make
 
     def later(path):
@@ -423,7 +426,7 @@ def test_a_queue_that_another_process_makes_at_the_same_moment_is_used(tmp_path,
 
 
 def spoil(work_queue, number, **values):
-    """Write values into a job's entry as a damaged file would hold them."""
+    """Write values into a job's entry as a damaged file would have them."""
     for name, value in values.items():
         work_queue._db.execute(f"UPDATE jobs SET {name}=? WHERE run_id=?", (value, make(number).run_id))
 
@@ -573,7 +576,7 @@ def test_of_damaged_lines_those_notes_are_read_that_are_whole(work_queue):
 
 
 class TestMemoryOnAGpu:
-    """What one run has used is the prediction of the other runs of its study, if their task predicts nothing."""
+    """The resources that one run used are the prediction for the study's other runs if the task predicts none."""
 
     def memory(self, work_queue):
         return {int(job.run_id, 16): job.gpu_memory_gb for job in work_queue.waiting(9)}

@@ -22,7 +22,7 @@ BOTH = [Slot("cpu:there", "cpu"), Slot("cuda:there", "cuda")]
 
 
 def simulated(waiting, slots):
-    """(begin, job) in the order of their starts, where a job takes as many hours as it costs."""
+    """Return (begin, job) in the order of the starts, if a job takes as many hours as it costs."""
     waiting, free_at, started = list(waiting), [(0.0, f"cpu:{i}") for i in range(slots)], []
     all_slots = [Slot(name, "cpu") for _, name in free_at]
     while waiting:
@@ -35,7 +35,7 @@ def simulated(waiting, slots):
 
 
 def pairs(waiting, free, slots):
-    """For jobs that take one slot each."""
+    """Return pairs of a job and its slot, for jobs that take one slot each."""
     return [(job, *lease) for job, lease in place(waiting, free, slots)]
 
 
@@ -93,7 +93,7 @@ def test_first_seeds_go_first_but_for_what_would_end_last(lengths, seeds, slots)
 
 
 def test_the_last_seed_of_a_long_row_does_not_wait_for_its_turn():
-    """Three seeds of a row of 40 h and of twenty of 5 h on 8 slots, 52.5 h of each."""
+    """Three seeds of a row of 40 h and of twenty rows of 5 h are placed on 8 slots: 52.5 h per slot."""
     waiting = [Waiting(f"big-{turn}", 0, 40.0, "", "", turn=turn) for turn in range(3)]
     waiting += [Waiting(f"{row}-{turn}", 0, 5.0, "", "", turn=turn) for row in range(20) for turn in range(3)]
     started = simulated(waiting, 8)

@@ -48,7 +48,7 @@ def machine(monkeypatch, tmp_path):
 
 
 def shared(job, slot):
-    """What a run takes of the card that it shares."""
+    """Return the resources that a run takes of the GPU that it shares."""
     place = int(slot.name.partition("/")[2])
     return Share(place, slot.memory_gb + CONTEXT_GB, operations(job.cost, job.steps))
 
@@ -76,7 +76,7 @@ def settled(slots, jobs, total, rounds=9, **more):
 
 
 def grows_to(most):
-    """A card whose throughput grows by 1.6 per doubling, as the H100's, but not beyond `most` runs at once."""
+    """Return a GPU's throughput as a function of its number of runs: it grows by 1.6 per doubling up to `most` runs."""
 
     def total(count):
         known = 1.0
@@ -319,13 +319,13 @@ class TestGrowth:
 
 
 class Curves:
-    """Runs that report a point every second, for the window's clock."""
+    """Runs that report a point every second of the window's clock."""
 
     def __init__(self):
         self.throughput, self.now, self.steps = Throughput(), 0.0, {}
 
     def go(self, seconds, rates, states=None, tokens=True):
-        """The windows that were completed. rates: by run; states: of runs that do not train."""
+        """Return the completed windows. rates: by run; states: of runs that do not train."""
         found = []
         for _ in range(seconds):
             self.now += 1

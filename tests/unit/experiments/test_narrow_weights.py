@@ -45,7 +45,7 @@ def test_the_bits_of_a_training_are_those_of_autocast(tmp_path, monkeypatch, cha
 
 
 class Counted(TorchDispatchMode):
-    """Count operations by name."""
+    """A mode that counts operations by name."""
 
     def __init__(self):
         super().__init__()

@@ -81,7 +81,7 @@ class Counting(Translation):
 
 
 def evaluate(folder: Path, specs: list[EvaluationSpec]) -> tuple[list[str], list[str]]:
-    """The parts that are made and the evaluations that are stored, even if one fails."""
+    """Return the parts that are made and the evaluations that are stored, even if one evaluation fails."""
     store, task = Store.open(folder / "store"), Counting()
     config: Any = task.config_type.from_mapping({"model": SIZES})
     attempt = AttemptSpec(RunSpec("a" * 16, {}, {}), str(store.root), 1, DeviceSpec())
@@ -127,7 +127,7 @@ def test_a_run_that_was_trained_with_a_change_that_is_not_here_is_refused(
     changed = {**plain, "scale": 0.5, "evaluation": {"scale": 0.5}}
 
     def read(config: dict[str, Any]) -> list[Any]:
-        """The settings of a run of the store, and of an exported model."""
+        """Return the settings of a run in the store, and of an exported model."""
         write_json(tmp_path / "config.json", {"format": FORMAT, "config": config})
         result = TrainingResult(spec=RunSpec("a" * 16, config, {}))
         return [_recorded_config("a" * 16, result), exported_config(tmp_path, RunConfig, "translation")]

@@ -16,7 +16,7 @@ from experiments.store.layout import LOG, Store
 
 @pytest.fixture
 def held(tmp_path):
-    """Locks a file as a trainer may do."""
+    """Lock a file as a trainer may do."""
     handles = []
 
     def hold(path):

@@ -119,7 +119,7 @@ def test_errors_and_ends(tmp_path: Path) -> None:
 
 @contextlib.contextmanager
 def logged(folder: Path) -> Iterator[None]:
-    """This process's output goes to the log of an attempt, as a child's does."""
+    """Redirect this process's output to the log of an attempt, as in a child."""
     was = os.dup(1), os.dup(2)
     with (folder / LOG).open("ab") as log:
         os.dup2(log.fileno(), 1)
@@ -282,7 +282,7 @@ def TASK(settings, context):
 
 @pytest.mark.process
 def test_runs_keep_their_names(tmp_path: Path) -> None:
-    """Names of runs with defaults, and with values of every kind of setting."""
+    """The names of runs with defaults, and with values of every kind of setting, do not change."""
     kind = loaded(tmp_path, NAMED, "t_task").config_type
     changed = {
         "task": "t_task:TASK", "seed": 2, "b": 3, "c": 1, "p": "q", "names": ["n"], "either": 4, "many": [],
@@ -304,7 +304,7 @@ def test_runs_keep_their_names(tmp_path: Path) -> None:
 def test_a_processor_has_torchs_name_also_where_torch_is_not_imported(
     monkeypatch: pytest.MonkeyPatch, system: str, name: str
 ) -> None:
-    """Otherwise one machine would be two devices of a table."""
+    """If the name differed, one machine would appear as two devices of a table."""
     monkeypatch.delitem(sys.modules, "torch", raising=False)
     monkeypatch.setattr(Path, "read_text", lambda *_, **__: system)
     assert device_name("cpu", 1) == name

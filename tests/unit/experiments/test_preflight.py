@@ -77,7 +77,7 @@ def test_what_cannot_be_is_said(found: Callable[..., list[UserError]], settings:
 def test_pairs_and_positions_are_refused_at_the_very_piece(
     folder: Path, tmp_path: Path, vocab_size: int, found: Callable[..., list[UserError]]
 ) -> None:
-    """The longest sentence of the encoded corpus just fits, and one piece less does not; prepared before or not."""
+    """The longest sentence of the encoded corpus just fits. A limit of one piece less is refused."""
     made = prepare(
         resolve(config(folder).data),
         config(folder, data__vocab_size=vocab_size).data,

@@ -85,7 +85,7 @@ def test_a_configuration_asks_for_what_it_evaluates(choice, needed):
 
 
 class TestGoingOn:
-    """A training that began with smaller demands resumes only if it can still meet the present ones."""
+    """A training that started with lower requirements resumes only if it can still meet the present ones."""
 
     def begin(self, folder, stop_at, **given):
         train(folder, settings(**{"checkpoint_steps": 2, "keep_checkpoints": 1, **given}), stop_at=stop_at)
@@ -140,7 +140,7 @@ def store(tmp_path):
 
 
 def filled(store, run_id, *attempts, result=None):
-    """A run with such files in the folders of its attempts, each of one byte."""
+    """Make a run with such files of one byte each in the folders of its attempts."""
     for files in attempts:
         _, folder = store.new_attempt(run_id)
         for name in files:

@@ -38,7 +38,7 @@ DECODING = {"beam_size": 4, "length_penalty": 0.6}
 
 @pytest.fixture
 def attempt(tmp_path):
-    """Starts the child on a spec with `changes`; returns its last event."""
+    """Start the child on a spec with `changes` and return its last event."""
     store = Store.open(tmp_path / "store")
     config = RunConfig()
     run_id = run_identity(config, INPUTS)
@@ -126,7 +126,7 @@ def test_a_run_is_named_by_its_task_its_seed_and_what_differs_from_the_defaults(
 
 
 class Own(TaskConfig):
-    """The settings of a user's trainer."""
+    """Settings of a user's trainer."""
 
     setting_roles: ClassVar[SettingRoles] = SettingRoles(not_in_run_id=("log", "group."))
     task: str = "t:TASK"

@@ -18,7 +18,7 @@ def test_the_norm_is_that_of_the_softmaxs_jacobian():
 
 @pytest.mark.parametrize("kind", ["scaled_dot", "dot"])
 def test_gradients_are_those_of_a_training_step(kind):
-    """The norm by all parameters is that of the same loss, computed plainly."""
+    """The norm over all parameters equals that of the same loss, computed directly."""
     sizes = SIZES.model_copy(update={"dropout": 0.0, "compatibility": kind})
     config, batch = RunConfig(model=sizes), pairs(1)
     seed_everything(1)

@@ -9,7 +9,7 @@ from experiments.jobs.queue.sqlite_errors import explain
 
 
 def told(path, error, **more):
-    """The message that replaces an error."""
+    """Return the message that replaces an error."""
     with pytest.raises(UserError) as found, explain(path, **more):
         raise error
     assert found.value.__cause__ is error

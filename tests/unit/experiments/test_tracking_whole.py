@@ -78,7 +78,7 @@ def dump(store):
 
 
 def test_a_database_that_grew_equals_one_that_is_rebuilt(tmp_path):
-    """Killed, resumed, restarted, failed, decoded again, shared with a second study: written in any pieces."""
+    """Runs are killed, resumed, restarted, failed, decoded again and shared, and are written in random parts."""
     store, chance = Store.open(tmp_path / "store"), random.Random(3)
     trackers = [Tracker(store)]
 
@@ -135,7 +135,7 @@ def test_a_database_that_grew_equals_one_that_is_rebuilt(tmp_path):
 
 
 class Killed(BaseException):
-    """The end of the process, before or after one of its calls."""
+    """A simulated end of the process, before or after one of its calls."""
 
 
 @pytest.mark.parametrize("killed", mostly_nightly([True, False], 1))
@@ -358,7 +358,10 @@ def test_a_damaged_list_of_what_mlflow_shows_costs_only_its_lines(tmp_path, dama
 
 
 def test_what_mlflow_shows_is_known_without_it(tmp_path):
-    """A line that a kill cut off costs this line alone. Without the database, or with a new one, nothing is shown."""
+    """A line that a kill truncated loses only this line.
+
+    Without the database, or with a new one, no run counts as shown.
+    """
     database = tmp_path / "mlflow.db"
     note(database, "a", "1")
     assert written(database) == {}

@@ -19,7 +19,7 @@ CPU = Device(torch.device("cpu"), "fp32", 1)
 
 
 class FakeRecorder:
-    """Computes at the capture and at every replay, into the same tensors, as a graph does."""
+    """A recorder that computes at capture and at every replay into the same tensors, as a CUDA graph does."""
 
     def __init__(self, fails=lambda count: False, wrong=lambda count: False):
         self.captured = self.replayed = 0
@@ -53,7 +53,7 @@ class FakeRecorder:
 
 
 class Both:
-    """The same micro-batches by graphs and eagerly, with dropout and a parameter that no loss reads."""
+    """Computes the same micro-batches with graphs and eagerly, with dropout and a parameter that no loss uses."""
 
     def __init__(self, recorder=None, rate=0.5, exact=True):
         torch.manual_seed(1)
@@ -76,7 +76,7 @@ class Both:
         return sums
 
     def step(self, seed, sizes):
-        """A step with a micro-batch of each size; asserts that sums and gradients are equal bit for bit."""
+        """Run a step with a micro-batch of each size, and check that sums and gradients are bit-identical."""
         shared = torch.tensor(float(sum(sizes)))
         made = torch.Generator().manual_seed(seed)
         batches = [(torch.randn(size, 4, generator=made), shared) for size in sizes]

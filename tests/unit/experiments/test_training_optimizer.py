@@ -26,7 +26,7 @@ DECAY = 0.1
 
 @pytest.fixture(autouse=True)
 def _one_thread():
-    """Threads that wait for one another cost a hundred times as much as these small products."""
+    """Use one thread, because threads that wait for each other cost a hundred times more than these small products."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -62,7 +62,7 @@ def _weights_after(settings, steps=STEPS):
 
 
 def _torchs(make, decay=DECAY, steps=STEPS):
-    """Weights after the steps of a torch optimizer; `make` gets groups of matrices and of vectors."""
+    """Return the weights after the steps of a torch optimizer. `make` gets groups of matrices and of vectors."""
     model = _model()
     parameters = list(model.parameters())
     groups = [
@@ -180,7 +180,7 @@ def test_muon_is_torchs_on_matrices_of_the_layers_and_adam_on_the_rest(nesterov)
 
 
 def test_muon_is_jordans_but_for_its_rounding_in_bf16():
-    """Its equations in fp64; torch computes the Newton–Schulz steps in bf16."""
+    """The reference computes the optimizer's equations in fp64. torch computes the Newton–Schulz steps in bf16."""
 
     def orthogonal(matrix):
         x = matrix / matrix.norm()

@@ -26,7 +26,10 @@ def ngrams(ids: Sequence[int]) -> list[tuple[int, ...]]:
 @settings(max_examples=200)
 @given(PIECES, PIECES)
 def test_gleu_is_the_smaller_of_precision_and_recall(output: list[int], reference: list[int]) -> None:
-    """Counted one n-gram at a time; symmetrical, from 0 to 1 (Wu et al. 2016, section 5)."""
+    """The reference computes GLEU by counting one n-gram at a time.
+
+    It is symmetrical, from 0 to 1 (Wu et al. 2016, section 5).
+    """
     ours, left = ngrams(output), ngrams(reference)
     total, matched = len(left), 0
     for ngram in ours:
@@ -53,7 +56,7 @@ def small_model() -> torch.nn.Module:
 
 
 def sequences(longest: int) -> Iterator[list[int]]:
-    """All that end with EOS or at the longest length."""
+    """Return all outputs that end with EOS or at the maximum length."""
     growing: list[list[int]] = [[]]
     for length in range(1, longest + 1):
         longer = [[*ids, piece] for ids in growing for piece in range(W)]

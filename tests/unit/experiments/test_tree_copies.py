@@ -24,7 +24,7 @@ def blob(content):
 
 
 def tree_name(files):
-    """git's digest, written down once more."""
+    """Compute git's digest by a second implementation."""
     entries = []
     for name in {path.partition("/")[0] for path in files}:
         if name in files:
@@ -45,7 +45,7 @@ FILES = {
 
 
 def packed(store, files, name=None):
-    """Put an archive into a store, as git writes one."""
+    """Put an archive into a store in git's format."""
     name = name or tree_name(files)
     (store / TREES).mkdir(exist_ok=True)
     with tarfile.open(archive(store, name), "w") as made:

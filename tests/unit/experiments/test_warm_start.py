@@ -35,7 +35,7 @@ def settings(**given):
 
 
 def parent_run_of(folder, training, **options):
-    """A parent run that keeps the checkpoint of STEP."""
+    """Train a parent run that keeps the checkpoint of STEP."""
     return run(folder, settings=training, keeps=at_steps([STEP]), run_id=PARENT.run_id, **options)
 
 
@@ -53,7 +53,7 @@ def same(one, other):
 
 
 def switched(training_of):
-    """An undisturbed training without checkpoints, whose settings are a function of the step."""
+    """Train undisturbed without checkpoints, with settings that depend on the step."""
     seed_everything(1)
     model = build_model(SIZES, PIECES)
     first, device = training_of(1), Device.open(DeviceSpec("cpu"), "fp32")

@@ -1,4 +1,4 @@
-"""A kind of sub-layer as another package would add it: options and cost, and the computation, in one file.
+"""A kind of sub-layer as another package would add it, with options, cost and computation in one file.
 
 Self-attention whose heads learn how sharp their softmax is: each head's scores are multiplied by a trained factor.
 
@@ -24,7 +24,7 @@ class TemperedAttentionSpec(SelfAttentionSpec):
     factor: float = Field(1.0, gt=0)  # before training
 
     def check(self, config: ModelSettings, side: Side) -> None:
-        """Raise ValueError also for a score that does not grow with the query."""
+        """Raise ValueError as self-attention does, or if the score is not proportional to the query."""
         super().check(config, side)
         if config.compatibility == "additive":
             raise ValueError("the score of compatibility=additive is not proportional to the query")

@@ -26,7 +26,7 @@ def language_model(line: str, **settings: object) -> ModelConfig:
 
 
 def dependences(config: ModelConfig, side: Side, length: int) -> torch.Tensor:
-    """[i, j]: whether output i of the stack depends on input j, by the Jacobian in float64 at four points."""
+    """Return [i, j]: whether output i of the stack depends on input j, by the Jacobian in float64 at four points."""
     torch.manual_seed(0)
     model = build_model(config, 20).double().eval()
     for part in model.modules():

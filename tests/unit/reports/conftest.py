@@ -38,7 +38,7 @@ SIGNATURE = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.5.1"
 
 
 def lay_out(table: Table) -> Grid:
-    """Every column of a table."""
+    """Return every column of a table."""
     return arranged(table, layout_of(table, shown(table)))
 
 
@@ -152,5 +152,5 @@ def new_bench() -> Callable[[], Bench]:
 
 @pytest.fixture(scope="session")
 def small() -> dict[str, real.Made]:
-    """A finished table of each kind of task, written by children. Tests change only a copy (`copied`)."""
+    """Return a finished table of each kind of task, written by children. Tests change only copies (`copied`)."""
     return real.made_all(made_once("each kind of task", real.make_all))

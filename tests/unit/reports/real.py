@@ -114,7 +114,7 @@ pathlib.Path(out).write_text(json.dumps({"loss": float(lr) * int(seed) + int(n)}
 
 @dataclass(frozen=True)
 class Made:
-    """A study with the store that holds its runs."""
+    """A study and the store that holds its runs."""
 
     study: Path
     store: Path
@@ -130,13 +130,13 @@ class Made:
         return self
 
     def run(self, rows: str | None = None, stale: str = "keep", **more: Any) -> "Made":
-        """What `ablations run` does, with real children and without MLflow."""
+        """Run the study as `ablations run` does, with real children and without MLflow."""
         self.queue(rows, stale, **more)
         train(self.store)
         return self
 
     def copied(self, folder: Path) -> "Made":
-        """A copy of study, code and store in another folder, to be changed."""
+        """Copy study, code and store to another folder that a test may change."""
         shutil.copytree(self.study.parent, folder)
         shutil.copytree(self.store, folder / "store")
         return Made(folder / self.study.name, folder / "store")
@@ -159,7 +159,7 @@ def train(store: Path) -> None:
 
 
 def said(table: Table, *parts: str) -> list[str]:
-    """The notes and warnings that hold all of the parts."""
+    """Return the notes and warnings that contain all of the given words."""
     return [
         text
         for text in (*table.warnings, *(note.text for note in table.footnotes))
@@ -181,13 +181,13 @@ STUDIES = {
 
 
 def made_all(folder: Path) -> dict[str, Made]:
-    """The tables in a folder of `make_all`."""
+    """Return the tables in a folder made by `make_all`."""
     folders = {kind: "translation" if kind == "ensembles" else kind for kind in STUDIES}
     return {kind: Made(folder / folders[kind] / f"{name}.toml", folder / "store") for kind, name in STUDIES.items()}
 
 
 def make_all(folder: Path) -> None:
-    """One store with a finished table of each kind of task."""
+    """Make one store with a finished table of each kind of task."""
     letters = write(folder / "letters", _parallel())
     text = TRANSLATION.replace("data = {", f'data = {{corpus = "{letters}", ')
     write(folder / "translation", {"small.toml": text, "together.toml": ENSEMBLES})
@@ -202,7 +202,7 @@ def make_all(folder: Path) -> None:
 
 
 def _parallel() -> dict[str, str]:
-    """Files of a corpus in which three pairs of dev are also in train."""
+    """Write the files of a corpus in which three pairs of dev are also in train."""
     sides = {name: [*itertools.islice(generate(name, 120), 120)] for name in ("train", "dev", "test")}
     sides["dev"] = [*sides["dev"][:17], *sides["train"][:3]]
     sides["test"] = sides["test"][:10]

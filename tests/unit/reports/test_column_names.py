@@ -22,7 +22,7 @@ BOTH = "perplexity may be acc_test or acc_dev: write one of them."
 
 @pytest.fixture
 def two(bench, monkeypatch):
-    """A table of two columns with one metric."""
+    """Return a table of two columns with one metric."""
     bench.row("base", results=[(5.0, 25.0)], sets=("test", "dev"))
     bench.row("gelu", {"model.d_k": 8}, results=[(6.0, 25.0)], sets=("test", "dev"))
     bench.row("gel", {"model.d_k": 16}, results=[(7.0, 25.0)], sets=("test", "dev"))

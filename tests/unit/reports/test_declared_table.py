@@ -13,7 +13,7 @@ from tests.unit.reports.conftest import COLUMNS, FakeStore
 
 
 def row(store: FakeStore, key: str, bleu: dict[int, float], *, selected: bool = True, **settings: object) -> RowSpec:
-    """A row with one run for each seed, whose BLEU on dev the store has."""
+    """Return a row with one run per seed, whose dev BLEU is in the store."""
     runs = []
     for seed, score in bleu.items():
         config, run_id = RunConfig.model_validate({"model": settings, "seed": seed}), f"{key}#{seed}"
@@ -52,7 +52,7 @@ def test_a_table_that_no_study_declares_is_built_and_printed() -> None:
 
 
 def test_without_the_selected_base_no_change_is_known() -> None:
-    """The base row is known by its key, not by its place: no other row takes its part."""
+    """The base row is identified by its key, not by its position."""
     spec, store = declared(base_is_selected=False)
     table = build_table(spec, store, "none")
     assert table.base is None and [row.key for row in table.rows] == ["h4"]

@@ -42,7 +42,7 @@ STUDY = 'name = "small"\ntitle = "Small"\n{}[[variation]]\nkey = "base"\n'
 
 
 def install(folder: Path, name: str, text: str, entries: str) -> None:
-    """A package of one module, as pip leaves it in site-packages."""
+    """Install a package of one module as pip does in site-packages."""
     (folder / f"{name}.py").write_text(text)
     about = folder / f"{name}-1.0.dist-info"
     about.mkdir()

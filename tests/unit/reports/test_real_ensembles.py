@@ -15,7 +15,7 @@ DECODED = "translations.txt"
 
 
 def runs(made: Made) -> dict[str, str]:
-    """run_id by row; of an ensemble's members by row and seed."""
+    """Return run_ids by row, and by row and seed for an ensemble's members."""
     plan = made.chosen().plan
     return {run.row: run.run_id for run in plan.runs} | {f"{run.row}:{run.seed}": run.run_id for run in plan.members}
 
@@ -115,7 +115,7 @@ def test_a_member_that_did_not_finish_fails_the_ensemble_and_is_named(copy):
 
 @pytest.mark.process
 def test_members_that_kept_too_few_checkpoints_are_trained_again(copy):
-    """Their own scores stay, as the weights come out the same."""
+    """The members' own scores stay, because the weights are identical."""
     about = """
 name = "averages"
 title = "Averages together"

@@ -340,7 +340,7 @@ def test_the_page_and_the_view_are_made_for_every_task(small, kind):
 
 
 def test_every_field_of_a_record_is_written_by_some_child(small):
-    """A field that nothing writes, for example under another name or place, would leave its note silent."""
+    """If no record had the field, for example under another name, the note would never be printed."""
     written: set[str] = set()
     for kind in small:
         for row in small[kind].table().rows:

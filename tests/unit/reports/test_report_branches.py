@@ -19,7 +19,7 @@ PARENT = ParentRun("0123456789abcdef", 300)
 
 
 def shifted(by, noise):
-    """Base's values seed by seed, changed by about `by`: most of what varies is shared."""
+    """Return base's values seed by seed, changed by about `by`, so that most of the variation is shared."""
     return [(p * math.exp(-by / 10 + e), b + by + 10 * e) for (p, b), e in zip(BASE, noise, strict=True)]
 
 
@@ -27,7 +27,7 @@ NOISE = CHANCE.normal(0, 0.002, (2, 6))
 
 
 def with_branches(bench, *rows):
-    """base, an independent row, and rows that branch from base."""
+    """Make base, an independent row, and rows that branch from base."""
     bench.row("base", results=BASE).row("B", {"model.d_k": 16}, results=OTHER)
     for number, results in enumerate(rows):
         bench.row(f"T{number}", {"training.label_smoothing": 0.2 + number / 10}, results=results)

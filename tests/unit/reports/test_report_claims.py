@@ -130,7 +130,7 @@ def seeded(bench: Bench) -> Bench:
 
 
 def half_interval(control: list[float], rows: list[list[float]], place: int) -> float:
-    """Half of the wider interval, of Dunnett's test and of T3."""
+    """Return half the width of the wider of two intervals, of Dunnett's test and of T3."""
     families = dunnett.family(control, rows), dunnett.t3(control, rows[place], len(rows))
     return max(of.critical() * of.error(len(rows[place])) for of in families if of is not None)
 

@@ -12,7 +12,7 @@ BASE, OTHER = "1" * 40, "2" * 40
 
 
 def rows(bench, *, changed=OTHER, dirty=False):
-    """base and B of one commit, C of another."""
+    """Make base and B of one commit, and C of another."""
     bench.row("base", record={"tool": {"version": "9.1", "commit": BASE, "dirty": False}})
     bench.row("B", {"model.d_k": 16}, record={"tool": {"version": "9.1", "commit": BASE, "dirty": False}})
     tool = {"version": "9.1", "commit": changed, "dirty": dirty}

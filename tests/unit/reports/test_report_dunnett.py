@@ -29,7 +29,7 @@ def test_one_row_is_students_t():
 
 
 def test_critical_values_of_dunnetts_table():
-    """Dunnett 1955/1964, two-sided, 5 %, equal numbers."""
+    """Critical values equal those of Dunnett 1955/1964: two-sided, 5 %, equal group sizes."""
     table = {(3, 8): 2.88, (3, 12): 2.68, (9, 20): 2.95}
     for (rows, freedom), value in table.items():
         assert Family(4, (4,) * rows, 1.0, freedom).critical() == pytest.approx(value, abs=0.006)
@@ -83,12 +83,12 @@ def test_t_interval():
     [(2, 5, 3.091), (3, 5, 3.399), (2, 10, 2.609), (3, 10, 2.829), (5, 10, 3.103), (10, 10, 3.466), (6, 10, 3.199)],
 )
 def test_critical_values_of_the_studentized_maximum_modulus(rows, freedom, value):
-    """Stoline & Ury 1979 (Technometrics 21:87), 5 %."""
+    """Critical values equal those of Stoline & Ury 1979 (Technometrics 21:87) at 5 %."""
     assert Family(3, (3,) * rows, 1.0, freedom, correlated=False).critical() == pytest.approx(value, abs=1.5e-3)
 
 
 def test_the_integral_for_fractional_degrees_of_freedom_is_scipys():
-    """From S = √(χ²/ν): the expectation of (2 Φ(t S) − 1)^rows."""
+    """The reference is the expectation of (2 Φ(t S) − 1)^rows over S = √(χ²/ν)."""
     for rows, freedom, t in ((4, 2.7, 3.0), (9, 1.0, 5.0), (19, 5.3, 4.0)):
         quantiles = (np.arange(200_000) + 0.5) / 200_000
         spread = np.sqrt(stats.chi2.ppf(quantiles, freedom) / freedom)

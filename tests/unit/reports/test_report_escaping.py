@@ -28,7 +28,7 @@ ANY_TEXT = st.text(st.characters(), max_size=60) | st.sampled_from(NASTY)
 
 
 def hostile_table(new_bench, text):
-    """A table with `text` in place of every foreign text."""
+    """Return a table with `text` in place of every text from outside the program."""
     table = new_bench().row("base", sets=("dev", "test")).row("B", {"model.d_k": 16}, group="G").table()
     rows = (table.rows[0], described(table.rows[1], key=text, group=text[:5], label=text))
     columns = tuple(replace(c, header=text) for c in table.columns)
@@ -39,7 +39,7 @@ def hostile_table(new_bench, text):
 
 
 def balanced(latex):
-    """Depth of braces never below zero and zero at the end, escaped ones left out."""
+    """Return whether braces are balanced. Escaped braces do not count."""
     depth = 0
     for brace in re.findall(r"(?<!\\)(?:\\\\)*([{}])", re.sub(r"\\[{}]", "", latex)):
         depth += 1 if brace == "{" else -1
@@ -102,7 +102,7 @@ def test_hostile_tables_come_out_whole(new_bench, text):
 
 
 def check_latex(text):
-    """Comments hold any text, as long as it stays on their lines."""
+    """Comments may contain any text that stays on their lines."""
     text = "\n".join(line for line in text.split("\n") if not re.match("%( |$)", line))
     assert balanced(text)
     below = [] if "Notes on " in text else ["minipage"]  # long notes follow the table

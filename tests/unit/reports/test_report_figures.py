@@ -29,7 +29,7 @@ def counts_of(outcome, column):
 
 
 def finished(bench, text, tmp_path):
-    """A table with `text` for every word that a figure prints, and a store with its curves."""
+    """Return a table with `text` for every word that a figure prints, and a store with its curves."""
     results = [(5.0, 25.0), (5.1, 25.5), (5.2, 26.0)]
     bench.row("base", results=results, paper={"bleu": 25.8})
     bench.row("B", {"model.d_k": 16}, group="G", results=[(p + 1, b - 3) for p, b in results], paper={"bleu": 25.1})
@@ -73,7 +73,7 @@ def test_names_are_drawn_as_text(bench, tmp_path, text):
 
 
 def lab(colour):
-    """CIE L*a*b* of a colour, and its relative luminance."""
+    """Return the CIE L*a*b* values of a colour and its relative luminance."""
     red, green, blue = (int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5))
     red, green, blue = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in (red, green, blue))
     x = (0.4124 * red + 0.3576 * green + 0.1805 * blue) / 0.95047

@@ -76,7 +76,7 @@ def test_states_of_rows_reach_their_cells(bench):
 
 
 class TestProvisional:
-    """Rows that are half done, as `report --provisional` prints them."""
+    """Tests of unfinished rows, as `report --provisional` prints them."""
 
     @pytest.fixture
     def half_done(self, bench):

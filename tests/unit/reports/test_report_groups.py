@@ -35,7 +35,7 @@ def test_changes_are_from_the_groups_first_row_and_rows_stay_lines(bench: Bench)
 
 
 def test_each_group_is_a_family_of_its_own(bench: Bench) -> None:
-    """p-values are those of a test of the group alone; the spread of one group is no matter of the other."""
+    """p-values come from a test of the group alone. The spread of one group does not affect another."""
     table = depths(bench).table()
     for layers, rows in ((2, SHALLOW), (6, DEEP)):
         control, values = ([bleu for _, bleu in rows[place]] for place in ("post", "pre"))

@@ -76,7 +76,7 @@ def speech(tmp_path_factory: pytest.TempPathFactory) -> Made:
 
 
 def kept(made: Made, row: str) -> np.ndarray:
-    """(errors, words) of each sentence, as the store holds them."""
+    """Return (errors, words) of each sentence in the store's format."""
     found = made.rows()[row].outcomes[0]
     folder = Store.open(made.store).evaluation_folder(found.run.run_id, found.scored["test"].spec.eval_id)
     lines = (folder / "examples.jsonl").read_text().splitlines()
@@ -176,7 +176,7 @@ def test_a_function_that_is_none_of_sums_is_the_users_mistake(value) -> None:
 
 
 def test_real_numbers_per_sentence_are_summed_as_they_are(tmp_path: Path) -> None:
-    """The mean of a learnt score per sentence: no whole numbers."""
+    """The mean of a learned score per sentence, which is not an integer."""
     scores = np.random.default_rng(2).random(50)
     np.save(tmp_path / "scores.npy", np.stack([scores, np.ones(50)], axis=1))
     counts = Counts(("score", "one"), lambda sums: sums[..., 0] / sums[..., 1], "scores.npy")

@@ -22,7 +22,7 @@ VOID = {"meta"}
 
 
 class Page(HTMLParser):
-    """Elements with their attributes, text outside of scripts and styles; reports unclosed elements."""
+    """Collects elements with their attributes, and text outside scripts and styles. It reports unclosed elements."""
 
     def __init__(self, text):
         super().__init__()

@@ -20,7 +20,7 @@ def shares(right, n=200):
 
 
 def test_p_is_that_of_the_exact_sign_test_on_discordant_pairs():
-    """For shares of 0 and 1, exchanging outputs is McNemar's exact test."""
+    """For scores of 0 and 1, exchanging outputs is McNemar's exact test."""
     base, row = shares(100), shares(100).copy()
     row[:3], row[100:115] = 0.0, 1.0  # 3 lost, 15 won
     found = paired_test(row - base)
@@ -44,7 +44,7 @@ ACCURACY = Column("acc", "dev", "accuracy", "accuracy", "higher", 1)
 
 
 def table_of(bench, **accuracies):
-    """Rows whose accuracy, in per cent, is as given."""
+    """Make rows with the given accuracies, in per cent."""
     for number, (key, value) in enumerate(accuracies.items()):
         changes = {"model.d_ff": 8 * number} if number else {}
         bench.row(key, changes, results=[(1.0, 1.0)], scored={"metrics": {"accuracy": value}})
@@ -92,7 +92,7 @@ def test_damaged_examples_are_as_good_as_none(bench, tmp_path):
 
 @pytest.fixture
 def kept(bench, tmp_path):
-    """Two rows with three examples each."""
+    """Make two rows with three examples each."""
     bench.row("base").row("B", {"model.d_ff": 8})
     made = {"base": "EEI", "B": "EII"}
 

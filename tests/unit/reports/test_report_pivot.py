@@ -22,7 +22,7 @@ CITED = [
 
 
 def pairs(bench: Bench, pivot: bool = True, **second: object) -> Bench:
-    """Two systems for two language pairs and one for one pair; German and French are scored on other sentences."""
+    """Make two systems for two language pairs and one for one pair. The pairs have different test sentences."""
     bench.study |= {
         "cited": CITED,
         "columns": {"model.d_model": "d_model", "model.dropout": "P_drop"},
@@ -86,7 +86,7 @@ def test_a_number_equal_in_all_columns_is_printed_once_across_them(bench: Bench)
 
 
 def test_every_number_of_the_rows_is_on_their_line(bench: Bench) -> None:
-    """The pivot moves the cells of the plain table and makes none up."""
+    """The pivot moves the cells of the plain table and invents none."""
     plain, pivoted = lay_out(pairs(bench, pivot=False).table()), lay_out(pairs(Bench()).table())
 
     def numbers(grid: Grid) -> dict[tuple[str, str, str], str]:

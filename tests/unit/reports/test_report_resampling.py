@@ -19,7 +19,7 @@ def sentences(rng, size):
 
 
 def translated(rng, references, errors):
-    """References with each word replaced with probability `errors`."""
+    """Return references in which each word is replaced with probability `errors`."""
     return [" ".join(w if rng.random() > errors else rng.choice(WORDS) for w in text.split()) for text in references]
 
 
@@ -105,7 +105,7 @@ def test_holms_correction():
 
 
 def exact_p(base, row, of, trials):
-    """By the definition with the same swaps, in whole numbers of any size."""
+    """Compute p by the definition with the same swaps, in integers of any size."""
     swaps = np.random.default_rng(SEED).integers(2, size=(trials, len(base)), dtype=bool)
     lines = list(zip(base.tolist(), row.tolist(), strict=True))
 

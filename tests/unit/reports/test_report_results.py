@@ -186,7 +186,7 @@ def test_a_score_differs_beyond_the_rounding_of_its_sums(recorded, computed, oth
 
 
 class TestEnds:
-    """How a failed run ended, by the last attempt that said it."""
+    """The last attempt that recorded its end tells how a failed run ended."""
 
     RUN = "a" * 16
 

@@ -33,7 +33,7 @@ def with_counts(table, counts, mode):
 
 
 def counts_of(quality, size=200, seed=1):
-    """Sentences of ten words, of which a share `quality` (with its n-grams) is correct."""
+    """Return counts of ten-word sentences, of which a share `quality` (with its n-grams) is correct."""
     rng = np.random.default_rng(seed)
     correct = np.stack([rng.binomial(10 - order, quality / (order + 1), size) for order in range(4)], axis=1)
     return np.concatenate([np.full((size, 2), 10), correct, np.tile([10, 9, 8, 7], (size, 1))], axis=1)
@@ -58,7 +58,7 @@ def test_seeds_mark_what_differs_and_only_that(bench):
 
 
 def test_values_of_another_order_are_not_said_to_be_alike(bench):
-    """The spread of base is real, and nothing beside 1e24."""
+    """Base has a real spread that is negligible next to 1e24."""
     bench.row("base", results=BASE).row("B", {"model.d_k": 16}, results=[(5.0, 1e24)] * 3)
     assert any("BLEU (dev): no significance test, because its spread" in n for n, *_ in bench.table().test_notes)
 
@@ -186,7 +186,7 @@ def test_sentences_mark_and_disclaim(bench):
 
 
 def test_several_seeds_are_pooled_by_sentence(bench):
-    """A sentence is swapped with all its translations, so more seeds are not more sentences."""
+    """A sentence is swapped with all its translations, so more seeds do not give more sentences."""
     bench.row("base", results=BASE).row("B", {"model.d_k": 16}, results=ALIKE)
     one, other = counts_of(0.8), counts_of(0.75, seed=2)
     repeated = {f"base#{n}": one for n in (1, 2, 3)} | {f"B#{n}": other for n in (1, 2, 3)}
@@ -250,7 +250,7 @@ def test_a_star_is_the_larger_p_of_dunnetts_test_and_t3_below_five_percent_and_n
 
 
 def test_rows_without_any_spread_are_not_tested_beside_others(bench):
-    """A deterministic trainer: no star without a test, and no crash."""
+    """With a deterministic trainer, there is no star without a test, and no crash."""
     bench.row("base", results=[(5.0, 25.0)] * 3).row("B", {"model.d_k": 16}, results=[(6.0, 24.0)] * 3)
     table = bench.row("C", {"model.d_k": 32}, results=WORSE).table()
     found = found_in(table, "bleu")

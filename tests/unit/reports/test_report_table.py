@@ -160,7 +160,7 @@ def test_bleu_of_other_sentences_or_signature_is_not_compared(bench, other):
 
 
 class TestBold:
-    """The best of a column; by the study's choice also what no test tells from it."""
+    """The best value of a column is bold, and on request also the values that no test distinguishes from it."""
 
     @staticmethod
     def best(bench, key="bleu"):

@@ -19,7 +19,7 @@ from tests.unit.reports.conftest import Bench
 
 @pytest.fixture
 def table(bench: Bench) -> Table:
-    """As wide as Table 3: published numbers, two sets, a label, a failed row."""
+    """Return a table as wide as Table 3, with published numbers, two sets, a label and a failed row."""
     bench.study["columns"] = {"model.num_heads": "h", "model.d_k": "d_k", "training.train_steps": "train steps"}
     three = [(5.0, 25.0), (5.1, 25.1), (5.2, 25.2)]
     sets: dict[str, Any] = {"sets": ("dev", "test")}

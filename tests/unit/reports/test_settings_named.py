@@ -29,7 +29,7 @@ from tests.unit.reports.conftest import FakeStore, lay_out
 
 
 def fields(kind: type[BaseModel], prefix: str = "") -> dict[str, Any]:
-    """Every setting by its dotted name, with its annotation."""
+    """Return every setting's dotted name and annotation."""
     found: dict[str, Any] = {}
     for name, field in kind.model_fields.items():
         if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
@@ -40,7 +40,7 @@ def fields(kind: type[BaseModel], prefix: str = "") -> dict[str, Any]:
 
 
 def another(kind: Any, value: Any) -> Any:
-    """Another value of a setting's type; None if there is no other."""
+    """Return another value of a setting's type, or None if there is no other."""
     if isinstance(value, str) and "attention" in value:
         return value.replace("N *", "2 *")
     if value is None and int in get_args(kind):
@@ -68,7 +68,7 @@ TRANSLATION = load_task("translation")
 
 
 def said(task: Task, base: dict[str, Any], tmp_path: Path) -> list[str]:
-    """The notes and the paragraph under a base row that changes some settings, with nothing trained."""
+    """Return the notes and the set-up of a table whose base changes some settings, without training."""
     study = Study.model_validate(
         {"name": "s", "title": "S", "task": task.name, "base": base, "variation": [{"key": "base"}]}
     )
@@ -95,7 +95,7 @@ class Inputless:
 
 
 def check_setting(task: Task, name: str, tmp_path: Path) -> None:
-    """A changed setting of base is named exactly where the task reads it."""
+    """A changed setting of base is named exactly if the task reads it."""
     value = another(fields(task.config_type)[name], all_settings(task.config_type())[name])
     if value is None:
         pytest.skip("it has one value only")
@@ -131,7 +131,7 @@ class Unmeasured(Inputless):
 @pytest.mark.parametrize("others", [False, pytest.param(True, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("name", builtin_studies())
 def test_no_cell_shows_a_setting_that_its_row_does_not_read(name: str, others: bool, tmp_path: Path) -> None:
-    """Check a study's first profile; at night the others."""
+    """The first profile of each study is tested every day, and the other profiles in nightly tests."""
     study = load_study(name)
     task = Unmeasured(task_of_study(study))
     for profile in list(study.profiles)[1:] if others else list(study.profiles)[:1]:

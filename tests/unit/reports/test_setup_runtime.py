@@ -4,7 +4,7 @@ from reports.render.setup import checklist
 
 
 def test_a_training_that_finished_and_was_replaced_did_not_end_early(bench):
-    """Records of earlier versions hold it among the attempts before."""
+    """In records of earlier versions, the time of the last attempt is among those of earlier attempts."""
     earlier = [
         {"attempt": 1, "seconds": 7200.0, "ended": "finished"},
         {"attempt": 3, "seconds": 3600.0, "ended": "stopped"},

@@ -16,13 +16,13 @@ BETTER = [(4.0, 28.0), (4.1, 28.1), (4.2, 28.2)]
 
 @pytest.fixture
 def own(bench, monkeypatch):
-    """A table whose runs are of a user's trainer, so that their code is files."""
+    """Make a table whose runs belong to a user's trainer, so that their code consists of files."""
     monkeypatch.setattr(RunConfig, "setting_roles", replace(RunConfig.setting_roles, frozen_defaults=False))
     return bench
 
 
 def made(bench, **codes):
-    """Rows by key: the record of each; base first. A row with `stale` is not of the present code."""
+    """Make rows from their records by key, base first. A row with `stale` has results of other code."""
     for number, (key, facts) in enumerate(codes.items()):
         stale = facts.pop("stale", False)
         changes = {"model.d_k": 2 ** (number + 2)} if number else {}

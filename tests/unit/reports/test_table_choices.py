@@ -22,7 +22,7 @@ from tests.unit.reports.conftest import Bench
 
 @pytest.fixture
 def table(bench: Bench) -> Table:
-    """Three rows with three seeds, published numbers and a tested difference."""
+    """Make three rows with three seeds, published numbers and a tested difference."""
     bench.study["columns"] = {"model.num_heads": "h", "model.d_k": "d_k", "training.train_steps": "train steps"}
     seeds = [(5.0, 25.0), (5.1, 25.1), (5.2, 25.2)]
     better = [(4.0, 29.0), (4.1, 29.1), (4.2, 29.2)]
@@ -40,7 +40,7 @@ def table(bench: Bench) -> Table:
 
 
 def heads(table: Table, format_: str = "markdown", **choices: Any) -> list[str]:
-    """Keys of the printed columns, without those of names."""
+    """Return the keys of the printed columns, without the columns of names."""
     found = printed(replace(table, chosen=Choices(**choices)), format_).grid.heads
     return [head.key for head in found if head.kind not in ("group", "row", "label")]
 
@@ -111,7 +111,7 @@ def test_operations_and_hours_are_columns_of_every_table_that_names_them(table: 
 
 
 def _trained(row: Row) -> Row:
-    """The row's runs with what newer records say of them."""
+    """Return the row's runs with the facts that newer records have."""
     known = {"flops": 1.2e9, "train_s": 12.5}
     outcomes = [replace(o, record=o.record and o.record.model_copy(update=known)) for o in row.outcomes]
     return replace(row, outcomes=tuple(outcomes))
