@@ -15,7 +15,7 @@ from experiments.store.spec import AttemptSpec
 class AttemptContext:
     """Context of one attempt, which the child passes to the task.
 
-    folder: the attempt's folder. The task writes files only there.
+    folder: the attempt's folder. The task writes files only to this folder.
     emit: function that reports an event, as in `emit("metrics", step=…, metrics={…})` (experiments/events/lines.py).
     should_stop: function that returns whether the attempt must stop. The task calls it at every step. If it returns
         True, the task saves a checkpoint and raises errors.Preempted.

@@ -16,7 +16,7 @@ QUOTED = r"\\[\s\S]|'[^']*'|\"(?:\\[\s\S]|[^\"\\])*\""  # escaped or quoted text
 # A token is a comment, a word (group 1), or one other character: a blank, an operator, or a quote without an end.
 TOKEN = re.compile(rf"(?<![^\s;|&()])#.*|((?:{QUOTED}|[^\s\\'\"`;|&()<>])+)|[\s\S]")
 PYTHON = re.compile(r"(\S*/)?(python|pypy)[\d.]*")
-_OUTSIDE = ("folder", "metrics", "device", "threads")  # placeholders for output files and the device: no settings
+_OUTSIDE = ("folder", "metrics", "device", "threads")  # placeholders for output files and devices; they are no settings
 
 
 def names(command: str) -> list[str]:

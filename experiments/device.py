@@ -1,4 +1,4 @@
-"""The device that a child computes on.
+"""The device on which a child computes.
 
 `Device.open` makes the process-wide settings, such as the number of threads and the memory limit, and chooses the
 precision. Other modules use the `Device` object and do not inspect the name of the device.
@@ -31,7 +31,10 @@ KERNELS = 2048  # number of kernels that oneDNN caches (see _keep_kernels)
 
 @dataclass(frozen=True)
 class Device:
-    """An opened device. precision: precision of the forward and backward pass; weights are always in fp32."""
+    """An opened device.
+
+    precision: precision of the forward and backward pass. Weights are always in fp32.
+    """
 
     torch_device: torch.device
     precision: Precision
@@ -101,7 +104,7 @@ class Device:
             torch.cuda.synchronize(self.torch_device)
 
     def peak_memory_bytes(self) -> int:
-        """Return the peak memory of the process: of its tensors on a GPU, or its resident set on a processor."""
+        """Return the peak memory of the process in bytes: its tensors on a GPU, or its resident set on a processor."""
         if self.is_cuda:
             return int(torch.cuda.max_memory_allocated(self.torch_device))
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -107,7 +107,7 @@ def parent_run_in(inputs: Mapping[str, str]) -> ParentRun | None:
 
 
 def of_imported(study: str, row: str) -> dict[str, str]:
-    """Return the inputs of an imported run: a digest of the study and the row that it was imported to.
+    """Return the inputs of an imported run: a digest of the study and of the row to which it was imported.
 
     No training has these inputs, so no training has the run_id of an imported run.
     """
@@ -132,8 +132,8 @@ def code_change_in(inputs: Mapping[str, str]) -> str:
 def without_runs(inputs: Mapping[str, str]) -> dict[str, str]:
     """Return only the digests of the data.
 
-    The members of an ensemble, the parent run of a branch, the row of an imported run and the change of code are left
-    out.
+    The entries for the members of an ensemble, the parent run of a branch, the row of an imported run and the change of
+    code are left out.
     """
     theirs = (_IMPORTED, CODE_CHANGE, *((_PARENT, _AFTER) if parent_run_in(inputs) else ()))
     return {name: value for name, value in inputs.items() if not _MEMBER.fullmatch(name) and name not in theirs}

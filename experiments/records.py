@@ -34,7 +34,7 @@ class FailureClass(StrEnum):
 
 
 # A recorded time is the start time of the process plus the time that has elapsed since then. The system clock may be
-# set while a run trains. This does not change the differences between recorded times or the order of the events.
+# set while a run trains. Setting it does not change the differences between recorded times or the order of the events.
 
 
 # CLOCK_BOOTTIME also advances while the machine is suspended, as the time of day does.

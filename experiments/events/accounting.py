@@ -31,15 +31,15 @@ class AttemptCost(Facts):
 
     attempt: Attempt = 0
     wall_s: Amount = 0.0  # from the start of the process to its end
-    seen: bool = False  # start and end are known; if not, wall_s is the time from the first to the last sign of life
+    seen: bool = False  # whether start and end are known; if not, wall_s ends at the last event or heartbeat
     ended: Word = ""  # "finished", a failure class, "stopped" or "killed"; "" while it runs, or if its end is not known
-    t: Amount | None = None  # Unix time of its end
-    kind: Word | None = None  # kind of its devices: "cpu" or "cuda"
+    t: Amount | None = None  # Unix time of the end of the attempt
+    kind: Word | None = None  # kind of the attempt's devices: "cpu" or "cuda"
     device_s: Amount | None = None  # wall_s × CPU threads, or wall_s × GPUs × share of a GPU
     cpu_s: Amount | None = None
     cpu_joules: Amount | None = None
     gpu_joules: Amount | None = None
-    tables: list[Word] = Field(default_factory=list)  # studies and profiles for which it was started
+    tables: list[Word] = Field(default_factory=list)  # studies and profiles for which the attempt was started
 
 
 def attempt_costs(store: Store, run_id: str) -> list[AttemptCost]:
@@ -83,7 +83,7 @@ def _spent(number: int, folder: Path) -> AttemptCost | None:
 
 
 def _until(last: Mapping[str, Any], folder: Path) -> float:
-    """Return the time when an attempt ended, or the time of its last sign of life if its end was not recorded."""
+    """Return the time when an attempt ended; the time of its last event or heartbeat if its end was not recorded."""
     seconds: float = last["t"]
     return seconds if last["kind"] in ENDS else max(seconds, last_heartbeat(folder))
 
@@ -105,7 +105,7 @@ def _leased(device: Any, wall_s: float) -> dict[str, Any]:
 
 
 def _elsewhere(store: Store, run_id: str, numbers: Collection[int]) -> list[AttemptCost]:
-    """Return attempts that only the record names: they were made in the store from which the run was imported."""
+    """Return attempts that only the record contains, because the run was imported from the store that made them."""
     record = _record(store, run_id)
     return [
         AttemptCost(attempt=earlier.attempt, wall_s=earlier.seconds, seen=True, ended=earlier.ended or "killed")
@@ -127,7 +127,7 @@ HOUR, KWH = 3600.0, 3.6e6
 
 @dataclass(frozen=True)
 class Amounts:
-    """Sums over attempts. `without_…` counts the attempts that did not record an amount; the sum omits them."""
+    """Sums over attempts. The fields `without_…` count the attempts that did not record an amount."""
 
     runs: int = 0
     attempts: int = 0

@@ -78,8 +78,10 @@ class EventWriter:
 class Tail:
     """A reader of a growing event file. Each call of `read` continues where the last one stopped.
 
-    offset: byte position of the next event. damaged: number of lines skipped so far. A last line without newline is
-    left for the next call: it is still being written, or a kill cut it off.
+    If the last line has no newline, it is left for the next call, because its writer is still writing it or was killed.
+
+    offset: byte position of the next event.
+    damaged: number of damaged lines that were skipped so far.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -88,12 +90,15 @@ class Tail:
         self._within_too_long = False
 
     def damage(self, root: Path) -> str:
-        """Return a message about skipped lines, or "" if there are none."""
+        """Return a message about the skipped lines; "" if there are none."""
         lines = "1 damaged line was" if self.damaged == 1 else f"{self.damaged} damaged lines were"
         return f"{lines} skipped in {os.path.relpath(self.path, root)}" if self.damaged else ""
 
     def read(self, until: int | None = None) -> Iterator[dict[str, Any]]:
-        """Yield the complete events since the last call, oldest first. until: end at this byte of the file."""
+        """Yield the complete events since the last call, oldest first.
+
+        until: position in the file, in bytes, at which reading ends; None reads to the end of the file.
+        """
         try:
             file = open(self.path, "rb", opener=_without_waiting)  # noqa: SIM115
         except FileNotFoundError:

@@ -1,7 +1,7 @@
 """The heartbeat of a child process: it writes the time to a file of its attempt once a second.
 
-If the coordinator and the child are killed together, the end of the attempt is not recorded. The attempt's wall time
-then ends at the last heartbeat. The last event may be minutes earlier. Imports no torch.
+If the coordinator and the child are killed together, the end of the attempt is not recorded. In this case the last
+heartbeat counts as its end, because the last event may be minutes earlier. Imports no torch.
 """
 
 import contextlib

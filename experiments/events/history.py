@@ -20,7 +20,9 @@ class Point(NamedTuple):
 
 
 class History:
-    """A reader of a run's events. Each call of `read` yields the new points. A step that a resume repeats occurs once.
+    """A reader of a run's events. Each call of `read` yields the new points of the training curve.
+
+    If a resumed attempt repeats steps, their points are yielded only once.
 
     begin: number of the first attempt of the present training. A "restarted" event begins a new training with a new
     curve.
@@ -51,7 +53,7 @@ class History:
     def batches(self, size: int) -> Iterator[list[Point]]:
         """Yield the points since the last call in batches of at least `size`; the last batch may be smaller or empty.
 
-        `position` covers the batches that were yielded so far.
+        After each batch, `position` is the end of the events that the batches so far contain.
         """
         self.look()
         batch: list[Point] = []

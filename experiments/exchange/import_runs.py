@@ -13,7 +13,7 @@ from experiments.store.layout import CONFIG, LOG, ROWS, Store, folders_in, keep_
 from experiments.store.results import RESULT_FILE, TrainingResult
 from experiments.store.run_names import COUNTED
 
-# Files of an attempt that are exchanged. Checkpoints and specs are never exchanged; final weights on request.
+# Files of an attempt that are exchanged. Checkpoints and specs are never exchanged. Final weights are, on request.
 KEPT = ("events.jsonl", LOG, RESULT_FILE, "uncommitted.diff")
 WEIGHTS = "final"
 

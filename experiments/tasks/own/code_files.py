@@ -64,7 +64,10 @@ def linked_files(home: Path, links: Sequence[str]) -> dict[str, list[Path]]:
 
 
 def is_linked_data(name: str, links: Iterable[str]) -> bool:
-    """Return whether a recorded name belongs to linked data. links: paths of the linked entries from the top folder."""
+    """Return whether a recorded name belongs to linked data.
+
+    links: paths of the linked entries, relative to the top folder.
+    """
     inside = any(f"{name.rstrip('/')}/".startswith(f"{link}/") for link in links)
     return inside and not name.endswith(_CODE)
 
@@ -178,7 +181,7 @@ class PlannedTree:
 
 
 def as_used(before: Mapping[str, str], copy: WorkingCopy, attempt: Path | None = None) -> dict[str, str]:
-    """Return the digests of the files that a run has used. A file that has changed during the run has EDITED.
+    """Return the digests of the files that a run has used; EDITED for a file that has changed during the run.
 
     before: name → digest when the run began. The digest is "" for a file whose use was not known then.
     attempt: the folder of the run's attempt. The coordinator wrote its spec just before the run began.
@@ -232,7 +235,10 @@ def _present_names(
 
 
 def from_home(name: str, home: str) -> str:
-    """Return a recorded name as a path relative to the study's folder. home: its path from the top folder."""
+    """Return a recorded name as a path relative to the study's folder.
+
+    home: the path of the study's folder, relative to the top folder.
+    """
     top = "/top" * 50  # a stand-in for the top folder, so deep that no path with ".." leaves the root
     return os.path.relpath(f"{top}/{name}", f"{top}/{home}") + ("/" if name.endswith("/") else "")
 

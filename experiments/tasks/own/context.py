@@ -21,7 +21,7 @@ from experiments.store.checksummed import check_file, describe_file, read_json, 
 from experiments.store.durable import discard, fsync_tree, regular_files, remove_folder, whole_folder
 
 FINAL, EXAMPLES, CHECKPOINTS = "final", "examples", "checkpoints"
-KEPT = 2  # number of checkpoints to keep
+KEPT = 2  # number of newest checkpoints that are kept
 
 
 def open_folder(context: AttemptContext) -> Path | None:
@@ -51,7 +51,7 @@ def new_checkpoint(context: AttemptContext, step: int) -> Iterator[Path]:
     """
     home = context.folder / CHECKPOINTS
     path = home / f"step-{step:08d}"
-    home.mkdir(exist_ok=True)  # without parents=True: do not create a new store where one was moved away
+    home.mkdir(exist_ok=True)  # without parents=True, so that a store that was moved is not created again
     with whole_folder(path, replace=True) as aside:
         yield aside
         write_json(_description(path), {"step": step, "files": _described(aside)})

@@ -79,7 +79,7 @@ class OwnTask(Task):
     prepare_reads: tuple[str, ...] | None = ()
     interpreter = ""
     named: tuple[Path, ...] = ()
-    reuses_parts = False  # an evaluation only reads stored numbers, and the study's patterns decide which
+    reuses_parts = False  # an evaluation only reads stored numbers; the study's patterns decide which numbers it reads
 
     def __init__(self, name: str, config_type: type[TaskConfig], columns: Sequence[Column] = ()) -> None:
         self.name, self.config_type, self.columns = name, config_type, tuple(columns)
@@ -95,8 +95,8 @@ class OwnTask(Task):
     def code_now(self, store: Path) -> dict[str, str]:
         """Return the digests of the files that a run would use now, as far as they are known before the run.
 
-        Linked data is included. If the run has a tree (TrainerSpec.tree), the result has the digest of the tree instead
-        of those of the code files.
+        Linked data is included. If the run has a tree (TrainerSpec.tree), the result contains the digest of the tree
+        instead of the digests of the code files.
         """
         home, tree = self.folder or Path.cwd(), self.trainer.tree
         copy = WorkingCopy(code_top(home), store)
@@ -217,7 +217,7 @@ class OwnTask(Task):
         return 0.0
 
     def outdated(self, made: EvaluationResult) -> bool:
-        """Return whether the study now reads a metric by another pattern. The stored log contains the number."""
+        """Return whether the study now reads a metric by another pattern, so that the stored log must be read again."""
         printed = {column.metric for column in self.columns if column.set == made.set}
         return outdated(made, printed, patterns_of(self.trainer.patterns, made.set or ""))
 
@@ -271,7 +271,10 @@ class OwnTask(Task):
 
 
 class FunctionTask(OwnTask):
-    """The task of a user's function. process: the process in which the function runs."""
+    """The task of a user's function.
+
+    process: the process in which the function runs.
+    """
 
     def __init__(self, process: TrainerProcess, python: str) -> None:
         declared = process.declared

@@ -22,7 +22,7 @@ from experiments.tasks.own.patterns import LAST_LINES, Readings, check_pattern
 from experiments.tasks.own.trainer_output import CHUNK, Printed
 
 READINGS = "readings.json"
-Pattern = tuple[str, ...]  # (set, metric, regular expression, `take`), and `number` if the metric has it
+Pattern = tuple[str, ...]  # (set, metric, regular expression, `take`), followed by `number` if the metric declares it
 
 
 @dataclass
@@ -50,7 +50,7 @@ def patterns_of(patterns: Iterable[Sequence[str]], set_: str) -> list[Pattern]:
 
 
 def outdated(made: EvaluationResult, printed: Iterable[str], patterns: Iterable[Pattern]) -> bool:
-    """Return whether an evaluation has read a metric by another pattern than the study has now.
+    """Return whether an evaluation has read a metric by another pattern than the present pattern of the study.
 
     printed: the metrics of this set that the study prints.
     """

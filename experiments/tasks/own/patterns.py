@@ -6,7 +6,7 @@ the text of the group `value`, or of the first group. If the pattern has a group
 the training curve.
 
 If several ranks print the same line, the last line gives the number, and the first line gives the point of the curve.
-A group that is written for digits also matches nan and inf. Otherwise, an earlier number would be used instead.
+A group whose pattern matches only digits also finds nan and inf. If it did not, an earlier number would be used.
 
 The text of the group is read as a number of Python, such as 1234.5 or 1e-05. Two cases are ambiguous: a comma in the
 text, and further digits directly after the group. In these cases no number is read, unless the metric declares the
@@ -72,7 +72,7 @@ def check_number(number: str) -> str:
 
 
 def as_number(text: str, number: str = "") -> float:
-    """Return the number that a text stands for. Raises ValueError if the text does not have the format.
+    """Return the number that a text represents. Raises ValueError if the text does not have the format.
 
     number: an example of the format from NUMBERS; "" means 1234.5.
     """
@@ -106,7 +106,7 @@ class PatternReading:
     number: an example of the format of numbers.
     value: the number found so far.
     captured: the last matched text that is not a number.
-    ambiguous: the last matched number that can be read in two ways. It prevents a value.
+    ambiguous: the last matched number that cannot be read, or can be read in two ways. While it is set, `value` is None.
     """
 
     set: str
@@ -271,7 +271,7 @@ def report_progress(emit: Callable[..., None], done: Any, total: Any) -> None:
 
 
 def _whole(text: Any) -> int | None:
-    """Return a text such as "1000" or "1,000" as a number of steps; None if it is not one."""
+    """Return a text such as "1000" or "1,000" as a number of steps; None if the text is no number of steps."""
     written = str(text).strip()
     if "," in written and not re.fullmatch(r"\d{1,3}(,\d{3})+", written):
         return None
