@@ -8,8 +8,8 @@ The search for a sentence ends in one of two cases:
 
  - No alive hypothesis can have a better score than the worst of the n best finished ones. While a hypothesis grows,
    log P decreases and the length penalty increases. log P(best alive) / penalty(maximum length) is therefore an upper
-   bound for the score of every continuation; the coverage penalty is at most 0. Stopping here does not change the
-   result. (tensor2tensor stops when fewer than n hypotheses are finished.)
+   bound for the score of every continuation, because the coverage penalty is at most 0. Stopping here does not change
+   the result. (tensor2tensor may stop earlier, before n hypotheses are finished.)
  - The sentence reaches its maximum length, which is source length + max_extra_length, with EOS counted in both. If no
    hypothesis is finished, the alive hypotheses are returned and marked as unfinished.
 
@@ -218,7 +218,7 @@ def beam_search(
 
     limits: the maximum output length of each sentence, EOS counted.
     check_every: number of steps between checks for ended sentences. A check waits for the device.
-    after_check: called after each check with the number of ended sentences.
+    after_check: function that is called after each check with the number of ended sentences.
     """
     batch = _Batch(model, source_BS, source_mask_BS, limits, settings)
     while batch.sentences:

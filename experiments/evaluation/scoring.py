@@ -115,7 +115,8 @@ def available() -> bool:
 def paper_bleu(translations: Sequence[str], references: Sequence[str], language: str) -> float:
     """Return the paper's BLEU of a corpus, from 0 to 100.
 
-    language: chooses the tokenizer's list of abbreviations, such as "de". An unknown language uses the list of "en".
+    language: such as "de"; it determines the tokenizer's list of abbreviations. For an unknown language, the list of
+        "en" is used.
     """
     from sacrebleu.metrics import BLEU
 

@@ -23,7 +23,7 @@ from model.protocol import Network
 # base model, a slot takes 24 KB in fp32, so the caches take 0.4 GB and 3.2 GB. On a processor, larger batches of small
 # models were not faster.
 BATCH_SLOTS = {"cpu": 2**14, "cuda": 2**17}
-LEAST_SLOTS = 2**11  # minimum number of slots for which another batch for an idle worker saves time
+LEAST_SLOTS = 2**11  # minimum size of a batch in slots; a smaller extra batch for an idle worker would save no time
 CHECK_EVERY = {"cpu": 1, "cuda": 8}  # steps between checks for ended sentences
 
 Progress = Callable[[int, int], None]  # called with the number of translated sentences and the number of all sentences

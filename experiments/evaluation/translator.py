@@ -32,11 +32,14 @@ class Translation:
     text: str
     score: float  # log_prob / length penalty, plus the coverage penalty if it is set
     log_prob: float  # log P(text | line)
-    finished: bool  # False if the translation reached the maximum length
+    finished: bool  # whether the translation ended before it reached the maximum length
 
 
 class Translator:
-    """Translate lines of text. settings: the search settings for calls that give no others."""
+    """A translator of lines of text with a trained model.
+
+    settings: the search settings for calls without settings.
+    """
 
     def __init__(
         self,

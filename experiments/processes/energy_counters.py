@@ -1,7 +1,7 @@
 """Energy counters of this machine's processors (RAPL, in /sys) and of NVIDIA's GPUs (NVML, through nvidia-ml-py).
 
 The counters may be missing: virtual machines have no RAPL, on many machines only root can read it, and nvidia-ml-py
-is optional. Then `open` returns None, and the energy is not estimated.
+is optional. If counters are missing, `open` returns None, and the energy is not estimated.
 """
 
 import contextlib
@@ -25,12 +25,12 @@ class CounterLostError(Exception):
 
 @dataclass
 class _Zone:
-    file: Path  # microjoules; the counter restarts from 0 after `most`
+    file: Path  # file with the counter in microjoules; the counter restarts from 0 after `most`
     most: int
     last: int
 
     def passed(self) -> int:
-        """Return the microjoules since the last call. The result is right if the counter has restarted at most once."""
+        """Return the microjoules since the last call. The counter must not have restarted more than once since then."""
         now, before = _number(self.file), self.last
         self.last = now
         return now - before if now >= before else now - before + self.most

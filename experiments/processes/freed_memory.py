@@ -2,20 +2,20 @@
 
 glibc keeps the memory that a training frees (experiments/device.py explains why). Batches of new shapes allocate blocks
 of new sizes, which end up between the kernels that oneDNN caches for each shape. A training on multi30k grew for
-thousands of steps, although the live part of its heap stayed constant. Memory that was returned must be allocated
-again, which takes time. So it is returned only after the process has grown.
+thousands of steps, although the live part of its heap stayed constant. If memory is returned to the system, it must be
+allocated again, which takes time. So this module returns memory only after the process has grown.
 """
 
 import ctypes
 from collections.abc import Callable
 from pathlib import Path
 
-EVERY = 25  # steps between checks, long enough for returned memory to be in use again
+EVERY = 25  # steps between checks; after so many steps, returned memory is in use again
 GROWTH = 1.05  # growth of the process after which memory is returned
 
 
 class MemoryTrim:
-    """Returns freed memory. Call `look` once per step. It does nothing on systems without glibc."""
+    """Returns freed memory to the system. Call `look` once per step. Without glibc, `look` does nothing."""
 
     def __init__(self, resident: Callable[[], int] | None = None, trim: Callable[[], object] | None = None) -> None:
         self._resident, self._trim = resident or _resident_pages, trim or _trimmer()

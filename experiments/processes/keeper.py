@@ -1,4 +1,4 @@
-"""Run a command that leaves no process behind: its processes end with it, and with the process that runs it.
+"""Run a command so that all of its processes end when the command ends, or when the process that runs it ends.
 
 A small process, the keeper, stands between the two. Orphaned descendants become children of the keeper, even if they
 have left the command's session, so the keeper finds all of them. It ends them when the command has ended, or when its
@@ -24,8 +24,8 @@ from typing import Any, NoReturn
 
 from experiments.processes.process_identity import descendants
 
-LEAVE_S = 2.0  # time between SIGTERM and SIGKILL for processes that outlive the command
-KILLED_S = 10.0  # limit of the wait after SIGKILL, because a process blocked by a dead disk cannot be killed
+LEAVE_S = 2.0  # seconds between SIGTERM and SIGKILL for processes that outlive the command
+KILLED_S = 10.0  # longest wait in seconds after SIGKILL; a process that is blocked by a failed disk cannot be killed
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _TERMINATE = b"T"
 _LIBRARY = ctypes.CDLL(None)
@@ -61,7 +61,10 @@ class KeeperProcess:
 
 @contextlib.contextmanager
 def kept(argv: Sequence[str], **options: Any) -> Iterator[KeeperProcess]:
-    """Run a command. Afterwards none of its processes is left. options: options of Popen."""
+    """Run a command for a `with` block. At the end of the block, all of its processes are ended.
+
+    options: options of Popen.
+    """
     command = KeeperProcess(argv, **options)
     try:
         yield command
@@ -70,9 +73,9 @@ def kept(argv: Sequence[str], **options: Any) -> Iterator[KeeperProcess]:
 
 
 def _stand_between(pipe: int) -> None:
-    """Fork: return in the new process, which becomes the command.
+    """Fork this process. The function returns in the new process, which becomes the command.
 
-    The present process becomes its keeper and never returns.
+    The present process becomes the keeper of the command, and the function never returns in it.
     """
     os.setpgid(0, 0)
     _LIBRARY.prctl(_PR_SET_CHILD_SUBREAPER, 1)

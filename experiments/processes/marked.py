@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 MARK = "ABLATIONS_ATTEMPT"  # environment variable of a child with the folder of its attempt
-LIMIT_S = 5.0  # limit of the repeated search, which also finds processes that were started meanwhile
+LIMIT_S = 5.0  # seconds; the search is repeated for at most this time, to find processes that were started meanwhile
 
 
 def end_marked(attempt: Path) -> list[int]:

@@ -27,9 +27,10 @@ class Meter:
     """
 
     def __init__(self, rapl: Rapl | None = None, stat: Path = STAT) -> None:
-        """Start counting. rapl: the processors' counters; None: those of this machine.
+        """Start counting.
 
-        stat: CPU times of the whole machine.
+        rapl: the energy counters of the processors; None means the counters of this machine.
+        stat: file with the CPU times of the whole machine.
         """
         self._turn = threading.Lock()
         self._stat = stat
@@ -54,7 +55,8 @@ class Meter:
     def used(self, fresh: bool) -> dict[str, float]:
         """Return the fields of an event: cpu_s, cpu_joules, gpu_joules. Energy is included only if it is measured.
 
-        fresh: read the energy and the CPU time of other processes now. Otherwise these values are up to EVERY_S old.
+        fresh: whether to read the energy and the CPU time of other processes now. If False, these values may be up to
+            EVERY_S old.
         """
         with self._turn:
             if fresh:

@@ -107,7 +107,7 @@ def ui_command(store: Store, port: int) -> list[str]:
     return [*server, "--backend-store-uri", database_uri(store), "--artifacts-destination", str(store.artifacts)]
 
 
-MOST, MOST_PARAMS, MOST_TAGS = 1000, 100, 100  # MLflow's limits on one call: of all items, and of each kind
+MOST, MOST_PARAMS, MOST_TAGS = 1000, 100, 100  # MLflow's limits on one call: all items, parameters, tags
 
 
 def log(

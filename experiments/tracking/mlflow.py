@@ -8,8 +8,8 @@ training, also in another study, has an MLflow run with its name and scores, but
 that run refers to the training.
 
 MLflow's client writes everything, both to the store's database and to a server. The coordinator calls it in a
-background thread. MLflow is a view of events and results: `sync` writes everything that MLflow lacks of a run, which
-may just have begun or have ended long ago. Only the process that holds the coordinator's lock writes runs of the store.
+background thread. MLflow is a view of events and results: `sync` writes all data of a run that MLflow lacks, whether
+the run has just begun or has ended long ago. Only the process that holds the coordinator's lock writes runs.
 
 A tag of each run records how far its events are written. It is set after the points, and after a failure, `sync`
 continues from there. MLflow ignores points that are written a second time. If two processes created an entry for the
@@ -104,7 +104,7 @@ class Tracker:
         return explained(self._database)
 
     def sync(self, run: TrackedRun) -> None:
-        """Write everything that MLflow lacks of a run. After an error, the next call continues.
+        """Write all data of a run that MLflow lacks. After an error, the next call continues.
 
         Raises UserError or MLflow's errors.
         """

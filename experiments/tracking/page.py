@@ -34,7 +34,7 @@ class ScoredRun:
 
     row: str
     run_id: str
-    scores: Mapping[str, float]  # NaN: the score is missing
+    scores: Mapping[str, float]  # name of the column → score; NaN if the score is missing
 
 
 @dataclass(frozen=True)

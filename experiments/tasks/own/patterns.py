@@ -106,7 +106,8 @@ class PatternReading:
     number: an example of the format of numbers.
     value: the number found so far.
     captured: the last matched text that is not a number.
-    ambiguous: the last matched number that cannot be read, or can be read in two ways. While it is set, `value` is None.
+    ambiguous: the last matched number that cannot be read, or that can be read in two ways. If it is set, `value` is
+        None.
     """
 
     set: str
