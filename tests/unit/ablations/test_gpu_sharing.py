@@ -56,7 +56,7 @@ def test_on_processors_and_for_chosen_gpus_nothing_is_said(table: Selected, gpus
 
 
 def test_a_forecast_counts_the_runs_that_share_a_gpu(table: Selected, gpus: list[Slot]) -> None:
-    """With the threads and the speed of such runs."""
+    """The forecast uses the threads and the speed of runs that share a GPU."""
     runs = [run for run in table.plan.runs if run.row in ("base", "A-h1", "A-h4", "A-h16")]
     keep(table.store, [ProbePoint("cuda", 1, step_cost(run), 0.01, "fp32") for run in runs])
     found = forecast(table, table.plan, runs, gpus[:1])

@@ -50,7 +50,7 @@ def test_sizes_without_a_meaning(wrong, mistake):
 
 
 def rounds(times, noise=0.01):
-    """Seven rounds around each time."""
+    """Return seven rounds of measurements around each time."""
     return {n: [seconds * (1 + noise * (i - 3)) for i in range(7)] for n, seconds in times.items()}
 
 
@@ -64,7 +64,7 @@ def test_crossings_lie_between_the_lengths_measured():
 
 
 def test_lengths_whose_rounds_disagree_are_no_crossing():
-    """What was printed as "slower from 16, faster from 45, slower from 1016" before."""
+    """These measurements were once printed as "slower from 16, faster from 45, slower from 1016"."""
     one = rounds({16: 1.0, 64: 1.0, 256: 2.0, 1024: 4.0, 4096: 8.0})
     other = rounds({16: 1.01, 64: 0.99, 256: 3.0, 1024: 5.0, 4096: 6.0})
     factors = (1.2, 0.8, 1.2, 0.8, 1.2, 0.8, 1)

@@ -126,7 +126,7 @@ def test_ratios_are_taken_as_written(own_study, rows_of):
 
 
 def test_heads_have_a_ratio_of_their_own(own_study, rows_of):
-    """Without it width scales them too."""
+    """Without `head_width`, `width` also scales d_k and d_v."""
     text = "[profile.p]\nscale = {{width = 0.125{}}}\n" + row("x", "set = {{model.d_k = 32}}")
     for ratio, d_k, d_v in (("", 4, 8), (", head_width = 0.25", 8, 16), (", head_width = 1.0", 32, 64)):
         model = rows_of(own_study(text.format(ratio)))["x"].config.model

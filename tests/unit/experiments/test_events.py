@@ -99,7 +99,7 @@ NOT_EVENTS = [
 
 
 def test_what_is_no_event_is_passed_over_and_counted(tmp_path):
-    """Also with a checksum that is right."""
+    """This also holds for lines with a correct checksum."""
     write(tmp_path, count=1)
     with (tmp_path / FILE).open("ab") as file:
         for line in NOT_EVENTS:

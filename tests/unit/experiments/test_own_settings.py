@@ -142,7 +142,7 @@ def test_steps_are_known_and_only_on_request_continued():
 
 
 def test_names_of_settings_are_not_taken_for_prefixes():
-    """`seed_words` is a setting, although `seed` is not."""
+    """`seed_words` is a setting, but `seed` is not."""
     kind = config_type_of(dataclass(type("S", (), {"__annotations__": {"seed_words": int}, "seed_words": 1})))
     assert run_identity(kind(seed_words=2), {}) != run_identity(kind(seed_words=3), {})
 

@@ -115,7 +115,7 @@ def test_a_changed_file_of_a_copy_is_found(tmp_path, change):
 
 
 def test_a_folder_that_was_renamed_and_replaced_is_found_and_nothing_else_is_removed(tmp_path):
-    """With equal content too: what the link leads to may have been other code during the run."""
+    """A link to equal content counts as a change, because its target may have differed during the run."""
     place, other = tmp_path / "work", tmp_path / "other"
     files = unpack(tmp_path, packed(tmp_path, FILES), place)
     (place / "a").rename(other)

@@ -169,7 +169,7 @@ def test_the_load_needs_noise():
 
 @pytest.mark.parametrize("count, active, capacity", [(4, 1, 1.0), (4, 2, 1.5), (3, 2, 0.4), (5, 1, 0.01)])
 def test_padded_experts_equal_the_sorted_ones(count, active, capacity):
-    """With their gradients. What a GPU computes, since it is not waited for."""
+    """Gradients are equal too. A GPU uses this form because it needs no synchronization."""
     ours = built(count=count, active=active, capacity=capacity).train()
     x_ND = torch.randn(30, D, dtype=torch.float64, requires_grad=True)
     results = []

@@ -26,7 +26,10 @@ def test_a_shift_is_a_rotation():
 
 
 def test_a_shift_turns_each_pair_by_its_own_angle():
-    """By ω_i k, ω_i = 10000^(−2i/d_model); turned by k itself, as it is often retold, only the first pair comes out."""
+    """Pair i is rotated by ω_i k with ω_i = 10000^(−2i/d_model).
+
+    A rotation by k itself is right only for the first pair.
+    """
     pairs, k = sinusoids(200, 8).double().unflatten(1, (4, 2)), 5
     angles = k / 10000.0 ** (torch.arange(0, 8, 2) / 8)
 
