@@ -1,4 +1,7 @@
-"""Command-line options that several commands share: single options, and groups that fill a dataclass (`spread`)."""
+"""Command-line options that several commands share.
+
+`spread` turns a dataclass parameter of a command into one option per field.
+"""
 
 import dataclasses
 import functools
@@ -173,9 +176,12 @@ Because = Annotated[
 def spread(verb: Callable[..., None], recorded_as: str = "") -> Callable[..., None]:
     """Replace each dataclass parameter of a command by one option per field, for typer.
 
-    The option is the one in the field's annotation, or else the one in OPTIONS under the field's name. recorded_as: the
-    name of the command if its requests are written to the ledger; else "". A command with requests in the ledger also
-    gets the option --because.
+    Fields named in `Without` get no option. If OPTIONS contains some of the other fields, only those get an option;
+    otherwise all other fields do. The option is the one in the field's annotation, or else the one in OPTIONS under the
+    field's name.
+
+    recorded_as: the name of the command if its requests are written to the ledger; else "". A command with requests in
+    the ledger also gets the option --because.
     """
     parameters: list[inspect.Parameter] = []
     made: dict[str, tuple[Any, list[str]]] = {}  # parameter → its class and the fields that have an option

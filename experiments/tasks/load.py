@@ -81,7 +81,10 @@ def task_of(spec: RunSpec) -> Task:
 
 
 def validated(task: Task, spec: RunSpec) -> TaskConfig:
-    """Return the validated settings of a run. Raises UserError if this version does not know one of the settings."""
+    """Return the validated settings of a run.
+
+    Raises UserError if this version does not know one of the settings or does not accept its value.
+    """
     try:
         return task.config_type.from_mapping(spec.config)
     except ValidationError as error:

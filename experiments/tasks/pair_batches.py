@@ -20,12 +20,12 @@ from experiments.tasks.network import MICRO_BATCH_TOKENS
 from experiments.tasks.train_network import CorpusReader, compiles, to_tensors
 from model.protocol import Network
 
-# The largest increase of the share of padding for which few fixed shapes are used. On a processor, few shapes only save
-# the time to build kernels. On an AMD EPYC without AMX, few shapes increase the padding of multi30k from 5.3 % to 8.1
-# %. The training was as fast as without them, and building kernels took 4 % of the time. Few shapes increase the
+# Few fixed shapes are used only if they increase the share of padding by at most this number. On a CPU, few shapes only
+# save the time to build kernels. On an AMD EPYC without AMX, few shapes increase the padding of multi30k from 5.3 % to
+# 8.1 %. The training was as fast as without them, and building kernels took 4 % of the time. Few shapes increase the
 # padding of German news from 4.5 % to 15.1 %, and the added work takes longer than building kernels. On a GPU, few
-# shapes also save work of the processor for products of new shapes. An H100 waited for this work during more than half
-# of a step.
+# shapes also save work on the CPU, which must set up each matrix product of a new shape. An H100 waited for this work
+# during more than half of a step.
 MORE_PADDING = {"cpu": 0.04, "cuda": 0.15}
 DESCRIBED = 500  # maximum number of batches on which the padding is measured
 
@@ -33,9 +33,13 @@ DESCRIBED = 500  # maximum number of batches on which the padding is measured
 class Batches:
     """The source of batches for pairs of lines (see `BatchSource`).
 
-    Micro-batches are padded to one of a few shapes in two cases. With compiled layers, they always are. On a GPU, or in
-    bf16 on a processor, they are if this adds little padding. The first attempt chooses the shapes of micro-batches,
-    and later attempts use the same shapes.
+    Micro-batches are padded to one of a few fixed shapes in two cases:
+
+    - The layers are compiled.
+    - The run uses a GPU, or bf16 on a CPU, torch.compile could compile all layers, and fixed shapes add little padding.
+
+    The first attempt chooses the shapes of micro-batches, and later attempts use the same shapes. After an attempt ran
+    out of memory, the next attempt chooses new shapes.
 
     share: (rank, number of ranks). Each rank gets its share of the pairs of every batch.
     """
@@ -86,13 +90,13 @@ class Batches:
         return [to_tensors(collate(self._pairs, *part), pin=gpu, rows=rows) for part in parts]
 
     def trained_on(self, steps: int) -> tuple[Indices, Indices, Indices]:
-        """Return the uses of each pair in the first `steps` updates of all ranks, and its source and target length."""
+        """Return the uses of each pair in the first `steps` updates of all ranks, and the source and target lengths."""
         return self._plan.seen(steps), *self._plan.lengths
 
     def describe(self) -> dict[str, Any]:
         """Return the size of micro-batches, the share of padding on both sides, and the number of shapes.
 
-        The padding is measured on rank 0's share of an epoch.
+        The padding is measured on rank 0's share of the first DESCRIBED batches of an epoch.
         """
         shapes = {"shapes": len(self._shapes.shapes)} if self._shapes else {}
         return {"micro_batch_tokens": self.max_tokens, "padding": round(self._padding, 4), **shapes}
@@ -136,7 +140,7 @@ class Batches:
 
 
 def _builds_kernels(config: RunConfig, context: AttemptContext) -> bool:
-    """Return whether a processor builds a kernel for each shape of a matrix product. It does so in bf16."""
+    """Return whether the CPU builds a kernel for each shape of a matrix product. It does so in bf16."""
     precision = context.attempt.pinned.get("precision", precision_here(config.training.precision))
     return bool(precision == "bf16")
 

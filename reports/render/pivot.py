@@ -1,8 +1,8 @@
 """Pivoted tables: rows with the same label are printed on one line, and their groups are columns.
 
 Table 2 of the paper is an example. Its groups are language pairs. This module rearranges the columns of the layout, so
-all formats for readers print the same pivoted table. JSON and CSV keep one record per row, because programs can pivot
-records, and each record lists its runs.
+all formats for readers print the same pivoted table. JSON and CSV keep one record per row with the row's runs. Programs
+can pivot these records.
 """
 
 import itertools
@@ -71,14 +71,15 @@ def _of_other(made: Made, table: Table, lines: Sequence[Members]) -> Columns:
     for group, name in table.pivot.items():
         own = replace(head, top=top, sub=name, group=group, one_line=f"{head.alone} {name}", spans=head.key)
         columns += _column(own, make, lines)
-    return _across(columns) if head.kind == "value" else columns  # a blank cell of a setting means base's value
+    # Only numbers are merged. In a column of a setting, a blank cell would mean that the row has base's value.
+    return _across(columns) if head.kind == "value" else columns
 
 
 def _column(head: Head, make: Callable[[Row], Cell], lines: Sequence[Members]) -> Columns:
     """Return the column of one group; [] if no row of the group has a text in the column.
 
-    A line without a row in this group has the text NONE in a column of our values. A line of cited results has it in a
-    column of published values.
+    If a line has no row in this group, its cell may contain NONE: for a line of runs in a column of our values, for a
+    line of cited results in a column of published values. In other columns, the cell is empty.
     """
     there = [of.get(head.group) for of in lines]
     cells = [make(row) if row else Cell() for row in there]

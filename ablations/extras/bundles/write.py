@@ -1,8 +1,8 @@
 """Write a finished table to one archive: the plan, and the configurations, events, results and outputs of its runs.
 
 With the archive, a reader can print the same table, repeat the significance tests and explain every cell, without
-corpus, study file or GPU. The same table gives the same archive. Host names and absolute paths are left out unless the
-user asks for them (experiments/exchange/redaction.py).
+corpus, study file or GPU. The same table and the same ledger give the same archive. Host names and absolute paths are
+left out unless the user asks for them (experiments/exchange/redaction.py).
 """
 
 import getpass
@@ -106,7 +106,7 @@ def _head(
         for row in shared["study"]["variation"]:
             row |= {"diff": "", "commit": "", "commits": ""}
             row["label"] = re.sub("^commit .*", "another commit", row["label"])
-    # A reader cannot compute run_ids that depend on a path or a name that is left out.
+    # If a run's identity contains a path or a name that is left out, a reader cannot compute its run_id.
     renamed = any(redaction.names_run(run.config, run.spec.trainer) for run in plan.trainings)
     return {
         "bundle": VERSION,
@@ -123,15 +123,18 @@ _RECORDS = (".json", ".jsonl")
 
 
 def traces(path: Path, store: Path) -> Iterator[str]:
-    """Yield one sentence for each file and each name that it contains.
+    """Yield one sentence for each file of the archive and each path or name of the sender found in this file.
 
-    Texts of the study and files of the trainer may contain such names.
+    Every file is searched for the absolute paths of the store, the current folder and the home folder. A path with one
+    component, such as /data, is searched only if it is the home folder. Only JSON files (.json, .jsonl) are searched
+    for the host name of this machine and the user name. The paths and names may come from texts of the study or from
+    files of the trainer.
     """
     places = {str(form) for place in (store, Path.cwd(), Path.home()) for form in (place, place.resolve())}
     paths = [_alone(place) for place in sorted(places) if place.count("/") > 1 or place == str(Path.home())]
     names = [_alone(name) for name in _names()]
     for name, text in _contents(path):
-        # Names are searched only in records, because a model's output may contain one by chance.
+        # Names are searched only in JSON files, because a model's output may contain one by chance.
         for pattern in [*paths, *(names if name.endswith(_RECORDS) else [])]:
             found = pattern.search(text)
             if found:

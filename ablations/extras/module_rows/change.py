@@ -16,7 +16,7 @@ from model.config import ModelConfig
 
 
 class ModuleLines(NetworkChange):
-    """The network change `modules`: lines that remove or replace modules of a network."""
+    """The network change `modules`: lines that change modules of a network."""
 
     kind = Annotated[tuple[str, ...], Field(strict=False)]
     default = ()

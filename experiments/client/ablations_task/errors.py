@@ -45,12 +45,12 @@ class DeviceFailed(Exception):  # noqa: N818
     """The GPU, its driver or its link to another GPU failed. An attempt on another GPU may succeed."""
 
 
-# Parts of the error messages of CUDA and its libraries: for missing memory, and for a failure of the GPU, its driver or
-# its link to another GPU.
+# Parts of error messages of torch, CUDA and its libraries if there is not enough memory.
 _NO_MEMORY = (
     "can't allocate memory", "not enough memory", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED",
     "CUBLAS_STATUS_NOT_INITIALIZED", "CUDNN_STATUS_ALLOC_FAILED", "DEVICE_ALLOCATION_FAILED",
 )  # fmt: skip
+# Parts of error messages if the GPU, its driver or its link to another GPU failed.
 _DEVICE_FAILED = (
     "uncorrectable", "illegal memory access", "busy or unavailable", "NCCL error", "fallen off the bus",
     "GPU is lost", "unspecified launch failure", "MPS server",

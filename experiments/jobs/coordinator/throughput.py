@@ -11,7 +11,7 @@ from experiments.jobs.coordinator.sharing import Window
 from experiments.records import TRAINING
 
 WINDOW_S = 30.0  # shortest window
-# Smallest and largest number of rates of a training run in a window. Only the newest MOST rates are used.
+# Smallest and largest number of measurements of a training run in a window. Only the newest MOST measurements are used.
 LEAST, MOST = 3, 200
 TOKENS = "target_tokens_per_s"  # metric of the built-in tasks; it does not count time for evaluations and checkpoints
 
@@ -37,13 +37,15 @@ class RunReport:
 
 
 class Throughput:
-    """Collects the rates of the runs on one GPU in time windows.
+    """Measures the rates of the runs on one GPU in time windows.
 
     A window begins when the number of runs changes, or when the window before it is complete. Only the time in which no
     run is starting counts for the length of a window. If one run ends and another run replaces it at once, the window
-    goes on. The rate of a run is the median of its rates in the window, so that single slow steps have no effect. A
-    rate is the number of target tokens/s that the run reports. If a run does not report it, a rate is the number of
-    steps/s between two points of the run's curve.
+    goes on.
+
+    The rate of a run is the median of its measurements in the window, so that single slow steps have no effect. A
+    measurement is the number of target tokens/s that the run reports. If the run does not report this number, a
+    measurement is the number of steps/s between two points of the run's curve.
     """
 
     def __init__(self) -> None:
@@ -60,7 +62,7 @@ class Throughput:
         now: the time in seconds by a monotonic clock.
         """
         present = {reading.run_id for reading in readings}
-        for ended in self._points.keys() - present:  # a resumed attempt starts without rates
+        for ended in self._points.keys() - present:  # forget ended attempts, so that a resumed run starts anew
             for known in (self._points, self._rates, self._in_tokens):
                 known.pop(ended, None)
         if len(readings) != self._count:
@@ -90,8 +92,8 @@ class Throughput:
     def _take(self, reading: RunReport, *, counts: bool) -> None:
         """Take the newest point of a run's curve.
 
-        The first point of a run gives no rate. It only begins the interval of the next rate, so that warm-up does not
-        count.
+        The first point of a run gives no measurement. It only begins the interval of the first measurement, so that
+        warm-up does not count.
         """
         if reading.point is None:
             return

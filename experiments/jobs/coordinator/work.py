@@ -55,13 +55,14 @@ def work(
     signal, `work` kills them. Raises UserError if another coordinator works on the store. Raises DiskFull if the disk
     is full; the remaining jobs then stay queued.
 
-    task_of: returns the task of a run; without it, nothing is prepared and code is not compared.
+    task_of: returns the task of a run. Without it, no data is prepared, and the code of earlier attempts is not
+        compared with the present code.
     tracker: writes runs to MLflow; after a signal, `work` waits at most INTERRUPTED_S for it.
     sinks: receive the same runs as the tracker; `work` waits at most SINKS_S for each at the end.
     hang_s: seconds; a child that writes no event for this time is stopped.
     refill: queues more jobs, for example a tuner's next trial. The coordinator calls it in this process, while it holds
         the store's lock, at the beginning and after each ended job.
-    only: run_ids to work on; other runs that wait now stay queued.
+    only: run_ids to work on. Other runs that wait when `work` starts stay queued. Runs queued later are trained.
     """
     with contextlib.ExitStack() as stack:
         engine = stack.enter_context(contextlib.closing(engine or LocalEngine()))

@@ -19,7 +19,8 @@ from experiments.store.retention import Keep, union
 class State(StrEnum):
     """State of a job: waiting → running → finished | failed | cancelled.
 
-    A job whose run will be resumed goes from running back to waiting.
+    A waiting job may also end directly, for example if it is cancelled. A job whose run will be resumed goes from
+    running back to waiting. An ended job waits again if its run is requested again.
     """
 
     WAITING = "waiting"
@@ -67,7 +68,8 @@ class Job:
     spec: RunSpec
     train: bool = True  # false: only evaluate existing weights
     evaluations: tuple[EvaluationSpec, ...] = ()
-    renew: Mapping[str, int] = field(default_factory=dict)  # stale eval_id → the attempt whose evaluation is replaced
+    # Evaluations to make again although they exist: eval_id → number of the attempt that made the evaluation.
+    renew: Mapping[str, int] = field(default_factory=dict)
     prepared_key: str = ""  # key that is equal for jobs with the same prepared data; "": use all settings as the key
     memory_gb: float = 0.0  # predicted memory on the CPU; 0: unknown
     gpu_memory_gb: float = 0.0  # predicted memory on a GPU; 0: unknown
@@ -79,7 +81,8 @@ class Job:
     members: tuple[Member, ...] = ()
     rerun_after: int = 0  # results of attempts up to this number are stale, so the run is trained again
     keeps: tuple[Keep, ...] = ()  # checkpoints that the requests for this run need
-    continues: tuple[str, ...] = ()  # run_ids of shorter runs of the same schedule, longest first
+    # run_ids of shorter runs of the same schedule, longest first. The run may continue from their checkpoints.
+    continues: tuple[str, ...] = ()
     limit: int | None = None  # number of examples of each set to evaluate, for `run --smoke`; None: all
     read_by: tuple[EvaluationSpec, ...] = ()  # evaluations of ensembles that need checkpoints of this run
     read_at: tuple[int, ...] = ()  # steps whose checkpoints are needed, because branches begin after these steps
@@ -109,9 +112,9 @@ class Job:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any], members: tuple[Member, ...] = ()) -> "Job":
-        """Return the job that `to_json` has converted to `values`, with these members.
+        """Convert the result of `to_json` back to a job. The members are given separately.
 
-        Raises TypeError, KeyError or ValueError for missing and for unknown fields.
+        Raises TypeError, KeyError or ValueError if a required field is missing or a field is unknown.
         """
         read: dict[str, Any] = {
             "spec": RunSpec.from_json(values["spec"]),
@@ -123,7 +126,10 @@ class Job:
 
 
 def merge(old: Job, new: Job) -> Job:
-    """Return one job that fulfils two requests for the same run. The run was requested again before its end."""
+    """Return one job that fulfils two requests for the same run.
+
+    The queue calls this function if a run is requested again while its job waits or runs.
+    """
     evaluations = {item.eval_id: item for item in old.evaluations}
     for item in new.evaluations:
         if item.eval_id not in evaluations or item.eval_id in new.renew:

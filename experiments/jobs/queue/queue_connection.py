@@ -1,4 +1,7 @@
-"""Read the queue's SQLite file, without locks and without changes."""
+"""Read the queue's SQLite file.
+
+The methods change nothing. Opening the file may create it, or convert a queue of version 0.1.0.
+"""
 
 import contextlib
 import time
@@ -14,7 +17,7 @@ from experiments.jobs.queue.job import Claimed, JobStatus, Member, State
 from experiments.jobs.queue.job_json import damaged, from_text, job_from
 from experiments.jobs.queue.sqlite_errors import explain
 
-SHARING = "sharing"  # name of the note about how many runs each GPU of `auto` has
+SHARING = "sharing"  # name of the note that says how many runs share each GPU (with `--devices auto`)
 LEFT = "left by `ablations run`, which trains its own table; `ablations work` starts it"  # why a job is held
 SPEC = "CASE WHEN json_valid(spec) THEN spec ELSE '{}' END"  # {} for a damaged entry
 # Condition that selects the jobs of a task and a study whose GPU memory is not predicted.
@@ -77,7 +80,7 @@ class QueueConnection:
         return found
 
     def speed(self) -> float | None:
-        """Return the predicted cost that a slot completes per second; None if unknown.
+        """Return the speed of a slot (predicted cost per second of training); None if unknown.
 
         The result is the total cost divided by the total time of all runs that finished at their first attempt.
         """
@@ -120,7 +123,10 @@ class QueueConnection:
         return [row[0] for row in rows]
 
     def measured_gpu_gb(self, task: str, study: str) -> float:
-        """Return the largest measured peak of GPU memory of a study's finished runs; 0 if none was measured."""
+        """Return the largest measured peak of GPU memory (GB); 0 if none was measured.
+
+        Only finished runs of this task and study whose GPU memory was not predicted are counted.
+        """
         kept = f"SELECT COALESCE(max(gpu_memory_gb), 0) FROM jobs WHERE state='finished' AND {UNPREDICTED}"
         [(gb,)] = self._read(kept, (task, study))
         return float(gb)
@@ -142,7 +148,7 @@ class QueueConnection:
     def held(self) -> list[str]:
         """Return the distinct reasons why jobs are held.
 
-        Jobs that another table's `ablations run` has left (LEFT) do not count.
+        The reason LEFT is left out: it marks jobs that `ablations run` of another table does not train.
         """
         kept = "SELECT DISTINCT held FROM jobs WHERE state='waiting' AND held NOT IN ('', ?) ORDER BY held"
         rows = self._read(kept, (LEFT,))
@@ -162,7 +168,7 @@ class QueueConnection:
         return {run_id: State(state) for run_id, state in self._read("SELECT run_id, state FROM jobs")}
 
     def untracked(self, state: State) -> list[tuple[str, str]]:
-        """Return (run_id, error) of the jobs in a state whose end is not in the tracking store."""
+        """Return (run_id, error) of the jobs in this state that are not yet recorded as ended in the tracking store."""
         return self._read("SELECT run_id, error FROM jobs WHERE state=? AND tracked=0", (state,))
 
     def history(self, run_id: str) -> list[dict[str, Any]]:

@@ -37,17 +37,18 @@ def ablate(
 ) -> dict[str, Any]:
     """Change a network in place. Return the number of modules per line, and the parameters before and after.
 
-    batches: inputs of the network (a tensor, a tuple or a dict) for `mean` and `resample`. If there is at least one,
-    shapes are checked here; otherwise in the first forward pass.
+    batches: inputs of the network (a tensor, a tuple or a dict) for `mean` and `resample`. If batches are given, shapes
+        are checked at once; otherwise in the first forward pass.
     own: returns the class that must replace a module for an action, or None for the default class `Stand`.
     initialise: draws new weights for a module. If None, the module's `reset_parameters` draws them.
-    saved: the state_dict of a network with the same changes, which replaces `batches`.
+    saved: the state_dict of a network with the same changes. If it is given, the outputs for `mean` and `resample` are
+        read from it, not computed from `batches`.
     count: counts the parameters of a module.
     packages: the packages whose classes may replace a module; None allows all.
     planning: the network is only inspected, so a replacement from another package is not made.
 
-    Raises UserError for a line that is invalid or matches nothing, for two lines that change the same module or tensor,
-    for an action that does not fit the module, and for a class from another package.
+    Raises UserError for a line that is invalid or matches nothing, for two lines that change the same module, head or
+    tensor, for an action that does not fit the module, and for a class from another package.
     """
     before, given = count(model), list(itertools.islice(batches, BATCHES))
     found = {line: select(model, line) for line in map(Line.parse, lines)}
@@ -98,6 +99,8 @@ def _in_order(model: nn.Module, found: Found) -> Found:
 
 def refuse_overlap(found: Found, targets: Mapping[Line, nn.Module]) -> None:
     """Raise UserError if two lines change the same module, a module inside it, or a shared tensor.
+
+    Lines that change single heads may share a module. `change_heads` refuses two such lines for the same head.
 
     targets: for each `tie` line, the module with the weights. No other line may replace, remove or shrink this module.
     """
