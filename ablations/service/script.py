@@ -75,7 +75,7 @@ def study_of(name: str, given: str, folder: Path, ask_parser: bool = False) -> W
         remarks += [f"The parser confirms {same} of {len(settings)} settings."]
         remarks += [f"{name} is left out: {why}." for name, why in wrong.items()]
     if not any(is_setting(option) or option.name in SEEDS for option in found.options):
-        remarks.insert(0, f"No options that can be settings were found in {script.name}. Write them into the command "
+        remarks.insert(0, f"No options found in {script.name} can be settings. Write them into the command "
                        "and [base] by hand, such as --lr {lr} and lr = 0.1.")  # fmt: skip
     links = _links(code, [*files, *(folder / word.rpartition("=")[2] for word in words)], folder)
     text = study_text(name, found, code, links, remarks)

@@ -302,7 +302,7 @@ CASES = {
     ),
     "sacred, ml_collections, OmegaConf, docopt: nothing is found": Case(
         "from omegaconf import OmegaConf\ncfg = OmegaConf.merge(OmegaConf.create({'lr': 0.1}), OmegaConf.from_cli())\n"
-        "print('acc', cfg.lr)\n", "", {}, {"": "No options that can be settings were found"}, library="omegaconf",
+        "print('acc', cfg.lr)\n", "", {}, {"": "No options found in train.py can be settings."}, library="omegaconf",
     ),
 }  # fmt: skip
 
