@@ -21,7 +21,7 @@ from model.config import ModelConfig
 from model.extensions import ExtensionError, added, load
 from model.strict import StrictModel
 
-Batches = Callable[[], Iterable[Any]]  # the first batches of the training
+Batches = Callable[[], Iterable[Any]]  # returns the first batches of the training
 Ask = Callable[[Mapping[str, Any]], dict[str, Any]]  # sends a request to the process of a user's function
 
 
@@ -64,7 +64,7 @@ class NetworkChange(ABC):
     def check_function(self, value: Any, ask: Ask) -> None:  # noqa: B027 - optional
         """Check a value for the network of a user's function.
 
-        ask: send a request to the module NAME in the process of the function.
+        ask: function that sends a request to the module NAME in the process of the user's function.
 
         Raises UserError if the value does not fit the network.
         """
@@ -74,7 +74,10 @@ class NetworkChange(ABC):
         return Added()
 
     def operations(self, value: Any, model: ModelConfig, sizes: tuple[int, int]) -> Callable[[Any, Any], Any]:
-        """Return a function from source and target lengths (N,) to the operations that the change adds per pair."""
+        """Return a function that computes the operations that the change adds per pair.
+
+        Its arguments are arrays of source and target lengths (N,).
+        """
         return lambda source, target: 0.0
 
     @abstractmethod
@@ -93,7 +96,7 @@ class NetworkChange(ABC):
 
 
 class Changeable(StrictModel):
-    """Settings to which `with_changes` adds the settings of network changes.
+    """Base class of settings to which `with_changes` adds the settings of network changes.
 
     A dump contains an added setting only if it differs from its default.
     """

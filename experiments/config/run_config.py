@@ -1,4 +1,4 @@
-"""The configuration of one run of a built-in task, and the rules that combine several groups of its settings.
+"""The configuration of one run of a built-in task, and the checks that involve several groups of settings.
 
 The defaults are the base model of the paper. The defaults never change, because a changed default would change the
 run_ids of all runs in all stores (identity.py). Imports no torch.
@@ -62,7 +62,7 @@ class RunConfig(Changeable, TaskConfig):
     evaluation: EvaluationConfig = EvaluationConfig()
 
     def described(self) -> list[str]:
-        """Describe an encoder or decoder that differs from the paper's, and the expert parameters a token skips."""
+        """Describe an encoder or decoder that differs from the paper's, and the number of parameters a token skips."""
         sides = [side for side in SIDES if getattr(self.model, side) != getattr(type(self.model)(), side)]
         lines = [f"{side}: {'; '.join(self.model.expanded(side)) or 'none'}" for side in sides]
         idle = cost.num_params(self.model, 1) - cost.active_params(self.model, 1)  # the vocabulary size does not matter

@@ -28,7 +28,7 @@ class ScheduleFacts(NamedTuple):
 
     words: str  # name of the schedule for use in a sentence
     reads: tuple[str, ...] = ()  # settings besides warmup_steps and learning_rate, which every schedule reads
-    continues: bool = True  # whether a longer training has the same learning rate at each step of a shorter one
+    continues: bool = True  # whether the learning rate of a step does not depend on train_steps
 
 
 _ADAM = ("adam_beta1", "adam_beta2", "adam_epsilon")
@@ -53,8 +53,8 @@ SCHEDULES: dict[ScheduleName, ScheduleFacts] = {
 }
 
 
-# With padding, a batch hardly ever has more than this many positions per token. A step is not split if it has at most
-# LARGEST_UNCUT times as many positions as a micro-batch may have tokens.
+# A padded batch rarely has more than LARGEST_UNCUT positions per token. A batch is not split into micro-batches if it
+# has at most LARGEST_UNCUT times as many positions as a micro-batch may have tokens.
 LARGEST_UNCUT = 1.5
 SMALLEST_MICRO_BATCH = 64  # tokens; micro-batches are halved down to about this size when memory runs out
 

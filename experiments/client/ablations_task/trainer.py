@@ -119,8 +119,8 @@ def task(
     steps: name of the setting with the number of training steps.
     continues: a run with more steps continues from the checkpoints of a run with fewer steps. Set it only if nothing
         else depends on the number of steps. A learning rate that decays until the last step depends on it.
-    reads: function from settings to the data files that the trainer reads. If the content of a file changes, the run
-        is another run.
+    reads: function from settings to the data files that the trainer reads. If the content of a file changes, the row
+        needs a new run.
     num_params: function from settings to the number of parameters, which `ablations plan` prints.
     cost: function from settings to the number of floating-point operations, with which `ablations plan` predicts times.
     """
@@ -208,7 +208,7 @@ class RunContext:
         except BaseException:
             self._channel.ask({"abandon": step})
             raise
-        # Ask this process too: a signal may have reached it and not the other process.
+        # Also check `should_stop`, because a signal may have reached only this process.
         if self._channel.ask({"keep": step})["ending"] or self.should_stop():
             raise Preempted(step)
 

@@ -51,7 +51,7 @@ def text(value: str) -> str:
 
 
 def by_set(returned: Any) -> dict[str, dict[str, float]]:
-    """Return a trainer's result as {set: {metric: number}}. The set of numbers without a set is ""."""
+    """Return a trainer's result as {set: {metric: number}}. The key "" contains the numbers without a set."""
     if not isinstance(returned, Mapping):
         raise UserError(
             f"The trainer returned {_kind(returned)}: expected a mapping of metrics to numbers, such as "
@@ -157,7 +157,7 @@ class _Limited:
 
 
 def _opened(annotation: Any) -> tuple[Any, dict[str, Any]]:
-    """Return the type without annotations, and the limits, of Annotated[…] or of a pydantic field."""
+    """Return the type and the limits that Annotated[…] or a pydantic field contains."""
     limits: dict[str, Any] = {}
     while isinstance(annotation, _Limited) or hasattr(annotation, "__metadata__"):
         if isinstance(annotation, _Limited):

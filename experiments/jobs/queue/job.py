@@ -38,7 +38,7 @@ class State(StrEnum):
 class Outcome(StrEnum):
     """Result of one attempt, stored in the queue's history."""
 
-    FINISHED = "finished"  # the attempt made all parts that it had to make
+    FINISHED = "finished"  # the attempt completed the training and evaluations that it was started for
     PREEMPTED = "preempted"  # the attempt was stopped on request, usually after a checkpoint
     KILLED = "killed"  # the attempt ended without a message: SIGKILL, a crash, the kernel's out-of-memory killer
     HUNG = "hung"  # the attempt was stopped, because it wrote no events for too long

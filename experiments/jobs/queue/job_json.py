@@ -1,6 +1,6 @@
-"""Read and write the JSON columns of the queue.
+"""Read and write the JSON texts in the queue's tables.
 
-Their values have checksums, because they determine results and identify processes.
+The texts determine results and identify processes, so each of them contains a checksum.
 """
 
 import json

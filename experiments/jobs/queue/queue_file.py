@@ -1,4 +1,4 @@
-"""Open the queue's SQLite file with its version and journal mode."""
+"""Open the queue's SQLite file. Create it if it is missing, and convert it if it is of version 0.1.0."""
 
 import contextlib
 import os
@@ -48,7 +48,7 @@ CREATE TABLE notes (name TEXT PRIMARY KEY, text TEXT NOT NULL) WITHOUT ROWID;
 def connect(path: Path, *, create: bool) -> sqlite3.Connection:
     """Return a connection in autocommit mode. With `create=False` a missing file reads as an empty queue.
 
-    Raises UserError for a file that is not a queue, has another version, or cannot be read.
+    Raises UserError for a file that is not a queue, has an unsupported version, or cannot be read.
     """
     with explain(path):
         if not path.exists():

@@ -9,7 +9,7 @@ from pathlib import Path
 from experiments.errors import DiskFull, UserError
 
 REBUILD = "A queue contains no results: `ablations queue STUDY` makes it again."
-# Texts in SQLite's messages about a damaged file. For some kinds of damage, SQLite reports another error.
+# Parts of SQLite's messages if a file is damaged or belongs to another version.
 _DAMAGE = ("malformed", "no such table", "no such column", "has no column", "not decode", "unsupported file format")
 
 
@@ -36,9 +36,9 @@ def explain(path: Path, what: str = "the queue", again: str = f"Move it away. {R
 
 def _message(error: BaseException, path: Path) -> str:
     """Return SQLite's message; "" if SQLite did not cause the error."""
-    if isinstance(error, UnicodeDecodeError):  # SQLite quotes the damaged part of a schema
+    if isinstance(error, UnicodeDecodeError):  # SQLite's message quotes a damaged schema, which is not valid UTF-8
         return "malformed"
-    if "database schema (found version" in str(error):  # MLflow has checked its tables
+    if "database schema (found version" in str(error):  # MLflow found tables of another version
         return "no such table"
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, sqlite3.Error):

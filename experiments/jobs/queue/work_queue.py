@@ -50,7 +50,7 @@ class WorkQueue(Queue):
         return [Waiting(*row) for row in rows]
 
     def in_state(self, state: State, **also: Any) -> list[str]:
-        """Return the run_ids of the jobs in a state. also: further conditions, column=value."""
+        """Return the run_ids of the jobs in a state. also: further columns, and the values that they must have."""
         names = "".join(f" AND {name}=?" for name in also)
         rows = self._read(f"SELECT run_id FROM jobs WHERE state=?{names}", (state, *also.values()))
         return [row[0] for row in rows]
@@ -115,7 +115,7 @@ class WorkQueue(Queue):
             self._db.execute("UPDATE jobs SET pinned=?, best=? WHERE run_id=?", (to_text(pinned), best, run_id))
 
     def score_again(self, job: Job, replaced: Sequence[EvaluationSpec]) -> None:
-        """Queue evaluations again whose weights a new training has replaced, whichever study requested them.
+        """Queue evaluations again if a new training has replaced their weights, whichever study requested them.
 
         If earlier results of the job are stale, nothing is queued here. The evaluations are made when their study is
         run again.
@@ -124,7 +124,7 @@ class WorkQueue(Queue):
             self.enqueue([replace(job, evaluations=tuple(replaced), renew={})])
 
     def explain_waiting(self, inputs_key: str, why: str) -> None:
-        """Set the reason why the jobs of a corpus wait."""
+        """Set the reason why the jobs that need the same prepared data wait."""
         self._write(
             "UPDATE jobs SET doing=? WHERE inputs_key=? AND state='waiting' AND doing<>?", (why, inputs_key, why)
         )

@@ -54,7 +54,7 @@ def file_digest(path: Path, store: Path | None) -> str:
 
 
 def linked_files(home: Path, links: Sequence[str]) -> dict[str, list[Path]]:
-    """Return a mapping from each entry that is linked into a run's folder to its files. Python files are left out."""
+    """Return the files of each entry that is linked into a run's folder, by entry. Python files are left out."""
     found = {}
     for name in links:
         path = home / name
@@ -184,7 +184,8 @@ def as_used(before: Mapping[str, str], copy: WorkingCopy, attempt: Path | None =
     """Return the digests of the files that a run has used; EDITED for a file that has changed during the run.
 
     before: name → digest when the run began. The digest is "" for a file whose use was not known then.
-    attempt: the folder of the run's attempt. The coordinator wrote its spec just before the run began.
+    attempt: the folder of the run's attempt. The run counts as begun when the coordinator wrote the spec in this
+        folder.
     """
     spec, found = attempt / FILE if attempt else None, dict[str, str]()
     began = spec.stat().st_ctime_ns if spec and spec.is_file() else None

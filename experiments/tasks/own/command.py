@@ -197,7 +197,7 @@ class ImportedConfig(TaskConfig):
 
 
 class ImportedTask(_Declared):
-    """The task of a study all of whose rows were trained elsewhere. The study declares the metrics in [[metric]]."""
+    """The task of a study whose rows were all trained elsewhere. The study declares the metrics in [[metric]]."""
 
     base, typed = ImportedConfig, False
     how = "Rows of this task are trained elsewhere: write imported = true in the row, and use `ablations import`."

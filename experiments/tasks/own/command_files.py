@@ -19,7 +19,7 @@ _PROGRAM = re.compile(
     r"|mamba|micromamba|torchrun|accelerate|deepspeed|mpirun|mpiexec|srun|time|timeout|nice|nohup|numactl|taskset)[\d.]*"
 )
 _OF_PYTHON, _OF_A_SHELL = re.compile(rb"#!.*\bpython[\d.]*\b"), re.compile(rb"#!.*\b(ba|da|z|k)?sh\b")
-_HEAD, _LONGEST_SHELL = 256, 1 << 20  # bytes to read of any file, and of a shell script, whose commands are read too
+_HEAD, _LONGEST_SHELL = 256, 1 << 20  # bytes to read from the beginning of a file, and then from a shell script
 _DEEPEST = 3  # maximum nesting of shell scripts and quoted commands
 
 
@@ -131,7 +131,10 @@ def is_file(path: Path) -> bool:
 
 
 def _modules(option: str, word: str, places: list[Path]) -> list[Path]:
-    """Return the files that `python -m WORD` runs or `python -c WORD` imports, from the first folder that has some."""
+    """Return the files that `python -m WORD` runs or `python -c WORD` imports.
+
+    The files come from the first folder that contains any of them.
+    """
     if option == "-c":
         names = sorted(imported_names(word))
     else:

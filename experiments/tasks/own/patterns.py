@@ -27,7 +27,7 @@ from experiments.events.lines import LAST_STEP
 Take = Literal["last", "highest", "lowest"]
 LONGEST = 10_000  # number of characters of a line that are searched
 LAST_LINES = "The last lines:"  # heading of the last lines of the output in a message
-SHOWN_LINES, SHOWN = 5, 200  # number of these lines, and maximum number of characters per line
+SHOWN_LINES, SHOWN = 5, 200  # number of last lines in a message, and maximum number of characters per line
 NOT_A_NUMBER = r"(?i:[-+]?(?:nan|inf(?:inity)?))(?![A-Za-z])"
 ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 NUMBERS = ("1234.5", "1,234.5", "1 234.5", "1'234.5", "1234,5", "1.234,5", "1 234,5", "1'234,5")

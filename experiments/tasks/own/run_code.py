@@ -70,8 +70,8 @@ def imported(context: AttemptContext) -> dict[str, Any]:
 def environment() -> dict[str, str]:
     """Return the environment variables of a trainer's process.
 
-    They are the variables of this process without the path to this program. Inside the context `watched`, the path to
-    the watcher is added.
+    They are the variables of this process, but PYTHONPATH does not contain this program, PYTHONSAFEPATH is removed, and
+    PYTHONUNBUFFERED is set. Inside the context `watched`, PYTHONPATH begins with the folder of the watcher.
     """
     given = {**os.environ, "PYTHONUNBUFFERED": "1"}
     path = [one for one in given.pop("PYTHONPATH", "").split(os.pathsep) if one and Path(one).absolute() != HOME]

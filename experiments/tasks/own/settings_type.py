@@ -18,7 +18,8 @@ from experiments.dotted import unstorable
 from experiments.errors import UserError
 from model.strict import StrictModel
 
-# Check settings, given as JSON, in the trainer's process. Raises ValueError if the user's type refuses a value.
+# Function that checks settings, given as JSON, in the trainer's process. It raises ValueError if the user's type
+# refuses a value.
 Check = Callable[[Mapping[str, Any]], None]
 _SIMPLE: dict[str, Any] = {
     "bool": bool, "int": int, "float": float, "str": str, "null": type(None), "any": Any, "path": Path,
@@ -56,7 +57,7 @@ def settings_of(config: TaskConfig) -> dict[str, Any]:
 def config_type_of(described: Mapping[str, Any], check: Check, roles: SettingRoles | None = None) -> type[TaskConfig]:
     """Make a configuration type from the description of a user's settings.
 
-    Raises UserError if a setting has a reserved name, or if `roles.steps` is no setting.
+    Raises UserError if a setting has a reserved name, or if `roles.steps` is not the name of a setting.
     """
     roles, name, fields = roles or SettingRoles(), described["name"], _fields(described["fields"])
     changes = installed_changes()
@@ -105,7 +106,7 @@ def _type(kind: Mapping[str, Any]) -> Any:
 
 
 def _restored(kind: Mapping[str, Any], value: Any) -> Any:
-    """Convert a default from JSON to its type. Numbers are not converted, because they are part of run_id."""
+    """Convert a default from JSON to its type. Numbers are not converted, because this could change run_ids."""
     [(name, inner)] = kind.items()
     if name == "simple" and isinstance(value, str) and inner in _FROM_TEXT:
         return _FROM_TEXT[inner](value)

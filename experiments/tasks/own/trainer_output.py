@@ -1,6 +1,7 @@
 """Copy the output of a trainer to the attempt's log, and find the metrics of a command in it.
 
-A log keeps the beginning and the end of the output. The memory is bounded for any output.
+A log keeps the beginning and the end of the output. The memory that this module needs is limited for any length of the
+output.
 """
 
 import codecs

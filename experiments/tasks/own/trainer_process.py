@@ -2,7 +2,7 @@
 
 The process runs experiments/client/ablations_task and no other code of this program. It runs under a keeper, which
 kills it when this process ends. Messages are lines of JSON on its standard input and output. The output of the trainer
-is copied to standard error of this process, which in a child goes to the log.
+is copied to standard error of this process. If this process is a child, its standard error goes to the log.
 """
 
 import contextlib
@@ -63,7 +63,8 @@ class TrainerProcess:
     def check(self, settings: Mapping[str, Any]) -> None:
         """Check settings in the trainer's process.
 
-        Raises ValueError if the user's settings type refuses a value. Raises UserError if its check fails otherwise.
+        Raises ValueError if the user's settings type refuses a value. Raises UserError if the check fails for another
+        reason.
         """
         key = json.dumps(settings, sort_keys=True)
         if key in self._checked:
