@@ -9,10 +9,10 @@ from experiments.errors import Damaged
 from experiments.store.layout import Store
 from experiments.tasks.columns import Column
 from reports.results.evaluation_counts import read_array, read_counts
+from reports.results.run_outcomes import Outcome
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-from reports.results.run_outcomes import Outcome
 
 # Function that returns the counts of a column in an outcome's evaluation (sentences × names); None if there are none.
 CountsOf = Callable[[Outcome, Column], "NDArray[Any] | None"]

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from experiments.events.event_log import Tail
 from experiments.records import TRAINING
@@ -14,9 +14,6 @@ from experiments.tasks.columns import Column
 from experiments.tasks.own.code_files import from_home
 from reports.results.valid_records import read_again, valid_evaluation, valid_result
 from reports.spec.table_spec import TableRun
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True)

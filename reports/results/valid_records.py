@@ -8,7 +8,6 @@ import contextlib
 import math
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from experiments.errors import Damaged, UserError
 from experiments.run_spec import EvaluationSpec
@@ -20,10 +19,6 @@ from experiments.tasks.columns import Column
 from experiments.tasks.own.kept import first_sentences, patterns_of, read_kept
 from reports.results.evaluation_counts import differs, recomputed
 from reports.spec.table_spec import TableRun
-
-if TYPE_CHECKING:
-    pass
-
 
 REDO = "Restore it from a backup, or rename that folder and run the study again"
 
