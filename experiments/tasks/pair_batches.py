@@ -58,22 +58,27 @@ class Batches:
         self.max_tokens = int(context.attempt.pinned.get("micro_batch_tokens") or MICRO_BATCH_TOKENS[self._kind])
         self._shapes: Shapes | None = None
         if "shapes" not in context.attempt.pinned:
-            self._shapes = self._fitted(config, context)
-        elif shapes := context.attempt.pinned["shapes"]:
+            self._shapes, self._padding = self._fitted(config, context)
+            return
+        if shapes := context.attempt.pinned["shapes"]:
             self._shapes = Shapes(self._plan.lengths, ((rows, wide, long) for rows, wide, long in shapes))
         self._padding = self._measured_padding(self._shapes)
 
-    def _fitted(self, config: RunConfig, context: AttemptContext) -> Shapes | None:
-        """Return the shapes of micro-batches; None if micro-batches are better without fixed shapes."""
+    def _fitted(self, config: RunConfig, context: AttemptContext) -> tuple[Shapes | None, float]:
+        """Return the shapes of micro-batches and their share of padding.
+
+        The shapes are None if micro-batches are better without fixed shapes.
+        """
         gpu = self._kind == "cuda"
         compiled = compiles(config.training, gpu)
         if not compiled and (config.model.not_compiled() or not (gpu or _builds_kernels(config, context))):
-            return None
+            return None, self._measured_padding(None)
         shapes = Shapes.fitted(self._plan, self._all_parts, spare=SPARE_ROWS if gpu else 0.0)
+        padding = self._measured_padding(shapes)
         if compiled:
-            return shapes
-        added = self._measured_padding(shapes) - self._measured_padding(None)
-        return shapes if added <= MORE_PADDING[self._kind] else None
+            return shapes, padding
+        without = self._measured_padding(None)
+        return (shapes, padding) if padding <= without + MORE_PADDING[self._kind] else (None, without)
 
     @property
     def pinned(self) -> dict[str, Any]:
