@@ -100,11 +100,8 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
-MOST_NAMED = 6  # maximum number of names in a message; the others are counted
-
-
-def some_names(names: Iterable[str]) -> str:
-    """Return the names without repetition, as "a, b, c and 3 more"."""
+def some_names(names: Iterable[str], most: int = 6) -> str:
+    """Return at most `most` names without repetition and the number of the others, as "a, b, c and 3 more"."""
     unique = list(dict.fromkeys(names))
-    rest = len(unique) - MOST_NAMED
-    return ", ".join(unique[:MOST_NAMED]) + (f" and {rest} more" if rest > 0 else "")
+    rest = len(unique) - most
+    return ", ".join(unique[:most]) + (f" and {rest} more" if rest > 0 else "")

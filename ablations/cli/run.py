@@ -37,7 +37,7 @@ from experiments.jobs.coordinator.work import work
 from experiments.jobs.devices.slots import Slot, parse_slots
 from experiments.jobs.queue.queue import Queue
 from experiments.jobs.queue.trust import executes
-from experiments.messages import duration, number
+from experiments.messages import duration, number, some_names
 from experiments.store import ledger
 from experiments.store.layout import Store
 from experiments.tasks.load import task_of
@@ -266,7 +266,7 @@ def _say_failures(failures: Mapping[str, str]) -> None:
     for run, error in failures.items():
         by_reason.setdefault(lines_in_short(error), []).append(run)
     for runs in list(by_reason.values())[:REASONS]:
-        alike = ", ".join(runs[1:4]) + (f" and {len(runs) - 4} more" if len(runs) > 4 else "")
+        alike = some_names(runs[1:], 3)
         error = failures[runs[0]]
         lines = printed(error)[-LINES:] or error.splitlines()[-LINES:]
         head = f"{runs[0]} failed{f' (and {alike}, with the same reason)' if alike else ''}:"

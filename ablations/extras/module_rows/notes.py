@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from experiments.messages import number
+from experiments.messages import number, some_names
 from reports.results.table import Table
 from reports.spec.table_spec import Note
 
@@ -21,8 +21,7 @@ def changed_modules(table: Table, _sections: Mapping[str, Any]) -> Iterator[Note
         if said := next(filter(None, map(_changed, [trained, *(part.facts for part in parts)])), ""):
             rows.setdefault(said, []).append(row.key)
     if rows:
-        more = {what: f" and {len(of) - 8} more" if len(of) > 8 else "" for what, of in rows.items()}
-        said = "; ".join(f"{what}: {', '.join(of[:8])}{more[what]}" for what, of in rows.items())
+        said = "; ".join(f"{what}: {some_names(keys, 8)}" for what, keys in rows.items())
         yield Note(f"Changed modules. {said}.")
 
 

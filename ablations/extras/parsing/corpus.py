@@ -20,9 +20,10 @@ from ablations.extras.parsing.tree import Tree, cleaned
 from ablations.extras.parsing.treebank import read_trees
 from experiments.config.data import MOST_GENERATED, DataConfig
 from experiments.config.field_types import Names
-from experiments.data.corpora.corpus import DEV_NAMES, Corpus, Files, listed, named_sets, refuse_no_folder
+from experiments.data.corpora.corpus import DEV_NAMES, SHOWN, Corpus, Files, named_sets, refuse_no_folder
 from experiments.errors import UserError
 from experiments.identity import digest
+from experiments.messages import some_names
 from experiments.store.user_cache import UserCache
 
 
@@ -165,7 +166,7 @@ def _all(folder: Path, names: Sequence[str], setting: str) -> Files:
     for name in names:
         files = _find(folder, name)
         if not files:
-            there = listed(sorted(path.name for path in folder.iterdir())) or "nothing"
+            there = some_names(sorted(path.name for path in folder.iterdir()), SHOWN) or "nothing"
             raise UserError(
                 f"{folder} has no {name}{{{','.join(ENDINGS)}}} (plain or .gz) and no folder {name} with such files. "
                 f"There is: {there}. Name others with {setting}."

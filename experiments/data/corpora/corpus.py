@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Self
 from experiments.data.corpora.files import FileFacts, Fingerprints
 from experiments.errors import UserError
 from experiments.identity import digest
+from experiments.messages import some_names
 
 SIDES = ("source", "target")
 DEV_NAMES = ("dev", "val", "valid")
@@ -150,11 +151,6 @@ def named_sets(names: Sequence[str]) -> dict[str, str]:
     return named
 
 
-def listed(names: Sequence[str]) -> str:
-    """Return names joined for a message. If there are more than SHOWN names, only the first SHOWN are listed."""
-    return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
-
-
 def refuse_no_folder(folder: Path, expected: str) -> None:
     """Raise UserError unless the path of a corpus is a folder. expected: valid folders, for the message."""
     if not folder.is_dir():
@@ -164,4 +160,4 @@ def refuse_no_folder(folder: Path, expected: str) -> None:
 
 def files_in(folder: Path) -> str:
     """Return the names of a folder's files for a message."""
-    return listed(sorted(path.name for path in folder.iterdir() if path.is_file())) or "none"
+    return some_names(sorted(path.name for path in folder.iterdir() if path.is_file()), SHOWN) or "none"

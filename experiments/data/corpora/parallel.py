@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 
 from experiments.config.data import DataConfig
 from experiments.data.corpora.builtin import generate, recipe_digest
-from experiments.data.corpora.corpus import DEV_NAMES, Corpus, Files, files_in, listed, named_sets, refuse_no_folder
+from experiments.data.corpora.corpus import DEV_NAMES, SHOWN, Corpus, Files, files_in, named_sets, refuse_no_folder
 from experiments.data.corpora.files import LONGEST_LINE, Fingerprints, read_lines
 from experiments.errors import UserError
 from experiments.identity import digest
-from experiments.messages import number
+from experiments.messages import number, some_names
 
 
 class FilePair(NamedTuple):
@@ -160,8 +160,8 @@ def _languages(folder: Path, data: DataConfig) -> tuple[str, str]:
         first, second = languages
         return (first, second) if _is_english(first) else (second, first)
     raise UserError(
-        f"{folder} has {name}.<lang> for {listed(languages)}, so the names alone do not determine which language is "
-        "translated into which. Set data.source and data.target, for instance "
+        f"{folder} has {name}.<lang> for {some_names(languages, SHOWN)}, so the names alone do not determine "
+        "which language is translated into which. Set data.source and data.target, for instance "
         f"--set data.source={languages[0]} --set data.target={languages[1] if len(languages) > 1 else '…'}."
     )
 
@@ -196,7 +196,7 @@ def _missing(folder: Path, name: str, languages: Sequence[str], setting: str) ->
     stems = sorted({name.rpartition(".")[0] for name in files} - {""})
     near = difflib.get_close_matches(name, stems, n=3)
     return UserError(
-        f"{folder} has no {listed([f'{name}.{language}' for language in languages])} (plain or .gz). "
+        f"{folder} has no {some_names([f'{name}.{language}' for language in languages], SHOWN)} (plain or .gz). "
         + (f"Near: {', '.join(near)}. " if near and name not in near else "")
         + f"Files there: {files_in(folder)}. "
         f"Name others with {setting} (without the language), or the languages with data.source and data.target."

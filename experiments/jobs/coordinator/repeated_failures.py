@@ -7,6 +7,7 @@ from typing import Any
 from experiments.jobs.attempts import outcomes
 from experiments.jobs.queue.job import Job, Outcome
 from experiments.jobs.queue.work_queue import WorkQueue
+from experiments.messages import some_names
 
 # Failures that may concern all rows. A failure caused by the settings of one row, such as divergence, does not.
 CONCERNS_ALL = (Outcome.BUG, Outcome.USER_ERROR)
@@ -75,9 +76,7 @@ def _why_held(rows: list[str], study: str, kind: str, cause: str) -> str:
     kind: "traceback" or "last lines".
     cause: the short form of the traceback or of the last lines.
     """
-    names = ", ".join(rows[:NAMED_ROWS])
-    if len(rows) > NAMED_ROWS:
-        names += f" and {len(rows) - NAMED_ROWS} more"
+    names = some_names(rows, NAMED_ROWS)
     innermost = cause.partition(" > ")[0]
     return (
         f"held: rows of {study} failed with the same {kind} ({names}: {innermost}). Correct the cause, then continue "
