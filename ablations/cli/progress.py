@@ -157,12 +157,6 @@ def _bars(view: View) -> RichTable:
     for live in view.running:
         total, step = live.claimed.job.total_steps or live.progress.total, live.progress.step
         bar = ProgressBar(total, step or 0, width=BAR) if total else Text("")
-        texts = [
-            progress_text.name(live),
-            progress_text.step(live),
-            ", ".join(progress_text.numbers(live)),
-            f"on {live.slot.name}",
-        ]
-        name, *rest = (Text(visible(text), overflow="ellipsis") for text in texts)
+        name, *rest = (Text(visible(text), overflow="ellipsis") for text in progress_text.fields(live))
         grid.add_row(name, bar, *rest)
     return grid

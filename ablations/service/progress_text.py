@@ -23,24 +23,26 @@ def summary(counts: Iterable[str], preparing: str, left_s: float | None, more: s
 
 def lines(view: View) -> list[str]:
     """Return one line per running attempt."""
-    return [
-        " ".join(filter(None, [name(live), step(live), ", ".join(numbers(live)), f"on {live.slot.name}"]))
-        for live in view.running
-    ]
+    return [" ".join(filter(None, fields(live))) for live in view.running]
 
 
-def name(live: RunningAttempt) -> str:
+def fields(live: RunningAttempt) -> list[str]:
+    """Return the name, the step, the newest numbers with the time left, and the slot of an attempt."""
+    return [_name(live), _step(live), ", ".join(_numbers(live)), f"on {live.slot.name}"]
+
+
+def _name(live: RunningAttempt) -> str:
     job = live.claimed.job
     return f"{job.members[0].row if job.members else job.run_id} ({seed_in_words(job.spec.seed)})"
 
 
-def step(live: RunningAttempt) -> str:
+def _step(live: RunningAttempt) -> str:
     total, reached = live.claimed.job.total_steps or live.progress.total, live.progress.step
     at = f"step {reached:,}/{total:,}" if reached is not None and total else ""
     return " ".join(filter(None, [live.progress.doing, at]))
 
 
-def numbers(live: RunningAttempt) -> list[str]:
+def _numbers(live: RunningAttempt) -> list[str]:
     """Return the newest loss, perplexity and speed in words, and the time left.
 
     If a user's trainer logs neither loss nor perplexity, the first two numbers that it has logged are returned. Return
