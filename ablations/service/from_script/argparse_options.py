@@ -8,6 +8,7 @@ from typing import Any
 
 from ablations.service.from_script.option import (
     SEEDS,
+    SEVERAL_VALUES,
     UNKNOWN,
     Keywords,
     Option,
@@ -354,7 +355,7 @@ def _single(argument: Argument, defaults: Keywords, code: Code) -> Option | None
     if required is not False:
         return option.without(f"it may be required: {source(words.get('required'))}")
     if several:
-        return option.without("it takes several values, and a setting has one value")
+        return option.without(SEVERAL_VALUES)
     if source(default).endswith("SUPPRESS"):
         return option.without("it has no default")
     if value is UNKNOWN:

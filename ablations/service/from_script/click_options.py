@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from ablations.service.from_script.option import (
     SEEDS,
+    SEVERAL_VALUES,
     UNKNOWN,
     Option,
     as_kind,
@@ -158,7 +159,7 @@ def _declared(call: ast.Call) -> Option | None:
     if literal(words.get("multiple"), False) is not False or literal(words.get("count"), False) is not False:
         return option.without("it may be given several times, and a setting has one value")
     if literal(words.get("nargs"), 1) != 1:
-        return option.without("it takes several values, and a setting has one value")
+        return option.without(SEVERAL_VALUES)
     if "cls" in words or "flag_value" in words:
         return replace(option, takes_value=False).without("its class or flag_value says what it does")
     if is_flag:
@@ -191,7 +192,7 @@ def _of_kind(option: Option, default: ast.expr | None, kind: str | None) -> Opti
         return option.without(f"its default {value!r} is no {kind}")
     if value is None or isinstance(value, list | tuple):
         several = value is not None
-        return option.without("it takes several values, and a setting has one value") if several else option
+        return option.without(SEVERAL_VALUES) if several else option
     if kind is None:
         return replace(option, value=value)
     if kind in _KINDS:
@@ -284,7 +285,7 @@ def _typed(
             else replace(option, value=value, written=switch(name, first))
         )
     if value is None or isinstance(value, list | tuple):
-        return option if value is None else option.without("it takes several values, and a setting has one value")
+        return option if value is None else option.without(SEVERAL_VALUES)
     called = source(kind)
     if "float" in called or "int" in called:
         number = as_kind(value, "float" if "float" in called else "int")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ablations.service.from_script.option import (
     SEEDS,
+    SEVERAL_VALUES,
     UNKNOWN,
     Option,
     as_kind,
@@ -286,7 +287,7 @@ def _of_type(option: Option, default: ast.expr, annotation: ast.expr | None, sty
             option, value=value, written=switch(option.name, f"{option.flag}={true}", f"{option.flag}={false}")
         )
     if isinstance(value, list | tuple | dict | set):
-        return option.without("it takes several values, and a setting has one value")
+        return option.without(SEVERAL_VALUES)
     if annotation is not None and ("int" in kind or "float" in kind) and "Literal" not in kind:
         number = as_kind(value, "float" if "float" in kind else "int") if not isinstance(value, str) else UNKNOWN
         return (

@@ -12,6 +12,7 @@ from experiments.tasks.own.command import GIVEN, CommandConfig
 
 SEEDS = ("seed", "random_seed", "random_state", "manual_seed", "rng_seed")
 UNKNOWN: Any = object()  # the value of an expression that is not a literal
+SEVERAL_VALUES = "it takes several values, and a setting has one value"  # reason to leave an option out
 LARGEST = (1 << 63) - 1  # TOML's largest integer
 
 
