@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from experiments.tasks.own.command import WORK
+
 from .conftest import Cli, as_json
 
 pytestmark = pytest.mark.process
@@ -69,7 +71,7 @@ def test_a_script_that_writes_to_a_fixed_folder_prints_its_table(cli: Cli, mine:
     accuracies = {row["row"]: row["acc_test"] for row in rows}
     assert accuracies == {"base": pytest.approx(0.7 + 3 + 1.5), "big": pytest.approx(7 + 3 + 1.5)}
     assert [row["loss_test"] for row in rows] == pytest.approx([0.333, 0.333])
-    assert not (mine / "out").exists() and len(list(mine.glob("runs/**/work/out/model.txt"))) == 4
+    assert not (mine / "out").exists() and len(list(mine.glob(f"runs/**/{WORK}/out/model.txt"))) == 4
     alone = cli("report", "mine.toml", "--columns", "acc", cwd=mine).stdout
     assert "acc (test)" in alone and "loss" not in alone.partition("- ")[0]
     four = cli("report", "mine.toml", "--digits", "acc=4", cwd=mine).stdout
