@@ -21,6 +21,12 @@ ROOT = Path(__file__).parent
 EXTRAS = ROOT / "ablations" / "extras"
 # hypothesis has time limits by default, which a loaded machine exceeds
 PATIENT = {"deadline": None, "suppress_health_check": [hypothesis.HealthCheck.too_slow]}
+# What experiments/training/compiled_layers.py changes. A test that leaves a low limit would make later tests fail.
+COMPILERS_SETTINGS = {
+    "torch._dynamo.config": ("recompile_limit", "accumulated_recompile_limit", "fail_on_recompile_limit_hit"),
+    "torch._inductor.config": ("compile_threads",),
+    "torch.fx.experimental._config": ("use_duck_shape",),
+}
 hypothesis.settings.register_profile("everyday", max_examples=25, **PATIENT)
 hypothesis.settings.register_profile("large", max_examples=100, derandomize=True, **PATIENT)
 hypothesis.settings.load_profile("large" if os.environ.get("CI") else "everyday")
@@ -103,6 +109,17 @@ def _denormal_numbers_stay() -> Iterator[None]:
     yield
     if "torch" in sys.modules:
         sys.modules["torch"].set_flush_denormal(False)
+
+
+@pytest.fixture(autouse=True)
+def _compilers_settings_stay() -> Iterator[None]:
+    """Restore the defaults of the settings of torch's compiler that compile_layers changes for the whole process."""
+    yield
+    for module, names in COMPILERS_SETTINGS.items():
+        if module in sys.modules:
+            config = sys.modules[module]
+            for name in names:
+                setattr(config, name, config._config[name].default)
 
 
 @pytest.fixture
