@@ -1,4 +1,4 @@
-"""`python -m ablations`: the command, for environments whose scripts are not on the path."""
+"""Run the command as `python -m ablations`, for environments whose scripts are not on the path."""
 
 from ablations.cli.main import main
 

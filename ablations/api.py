@@ -1,7 +1,8 @@
-"""`ablations.load`, `ablations.plan` and `ablations.run`: the command's verbs for scripts and notebooks.
+"""Functions for scripts and notebooks: `ablations.load`, `ablations.plan` and `ablations.run`.
 
-They take what the command takes, and raise UserError for what it refuses. Children are programs of their own, never
-copies of this process, so a script needs no `if __name__ == "__main__"` and a notebook can train.
+The functions take options of the commands as arguments, and raise UserError for mistakes of the user. Runs are trained
+in new processes that do not import the caller's script. Therefore, a script needs no `if __name__ == "__main__"`, and a
+notebook can train.
 """
 
 import functools
@@ -44,9 +45,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class LoadedTable:
-    """A study's table as the store held it when it was loaded; load it again to see later results.
+    """The table of a study, with the results that were in the store when the table was loaded.
 
-    A notebook shows it as `ablations report` prints it.
+    Load the table again to see later results. A notebook displays the table as `ablations report` prints it.
     """
 
     _chosen: SelectedTable
@@ -56,13 +57,13 @@ class LoadedTable:
 
     @cached_property
     def as_built(self) -> Table:
-        """The table as data (reports/results/table.py), for what the frames do not have."""
+        """The table as Python objects (reports/results/table.py), for facts that the data frames do not contain."""
         return table_of(self._chosen, self._significance, provisional=self._provisional, printing=self._printing)
 
     @cached_property
     def table(self) -> "pd.DataFrame":
-        """The printed cells, as text: what `ablations report` prints, under heads in one line."""
-        import pandas as pd  # imported late: it takes half a second
+        """The cells as text, as `ablations report` prints them. Each column has one head."""
+        import pandas as pd  # imported late, because this import takes half a second
 
         grid = printed(self.as_built, "markdown").grid
         heads = [
@@ -74,17 +75,17 @@ class LoadedTable:
 
     @property
     def runs(self) -> "pd.DataFrame":
-        """One line per row × seed: state, parameters, times, device, versions, commit."""
+        """A data frame with one line per row and seed: state, parameters, times, device, versions, commit."""
         return self._frames.runs
 
     @property
     def evaluations(self) -> "pd.DataFrame":
-        """One line per row × seed × set × metric, with the value in full."""
+        """A data frame with one line per row, seed, set and metric. The values are not rounded."""
         return self._frames.evaluations
 
     @cached_property
     def curves(self) -> "pd.DataFrame":
-        """One line per row × seed × metric × step that a run logged while it trained."""
+        """A data frame with one line per row, seed, metric and step, for the metrics that runs logged in training."""
         return curves(table_spec(self._chosen.plan), self._chosen.store)
 
     @cached_property
@@ -93,21 +94,28 @@ class LoadedTable:
 
     @property
     def notes(self) -> list[str]:
-        """The warnings, and the notes under the table; first, of a bundle, what of it was computed again."""
+        """The warnings, and the notes under the table.
+
+        For a bundle, the first entry says which numbers were recomputed.
+        """
         shown = printed(self.as_built, "markdown")
         return [*filter(None, [shown.table.bundle]), *shown.warnings, *(note.text for note in shown.table.footnotes)]
 
     def render(self, format_: str = "markdown") -> str:
-        """The table as text: markdown, latex, csv, json, html, setup. Raises UserError for another format."""
+        """Return the table as text, in the format markdown, latex, csv, json, html or setup.
+
+        Raises UserError for another format.
+        """
         return render(self.as_built, format_)
 
     def plot_effects(self) -> "Figure":
-        """Changes from base with their intervals, as a matplotlib figure. Raises UserError where none is known."""
+        """Draw the changes from base with their intervals. Raises UserError if no row has a change from base."""
         with effects.draw_effects(self.as_built) as figure:
             if figure is None:
                 raise UserError("There is nothing to draw, because no row of this table has a change from base.")
-            picture = style.save(figure, "effects", "png")  # while the style holds
-            figure._repr_png_ = lambda: picture  # type: ignore[attr-defined]  # where pyplot was never imported
+            picture = style.save(figure, "effects", "png")  # the style applies only inside this block
+            # Without pyplot, notebooks display the figure only if it has this method.
+            figure._repr_png_ = lambda: picture  # type: ignore[attr-defined]
             return figure
 
     def _repr_html_(self) -> str:
@@ -125,14 +133,17 @@ class LoadedTable:
 
 @dataclass(frozen=True, eq=False)
 class PlannedTable:
-    """The runs of a table, and how far they are."""
+    """The planned runs of a table, with their states."""
 
     as_planned: Plan
     notes: tuple[str, ...]
 
     @cached_property
     def runs(self) -> "pd.DataFrame":
-        """One line per run: row, seed, identity, state, parameters, predicted operations, changes from base."""
+        """A data frame with one line per run.
+
+        The columns are row, group, label, seed, run_id, state, num_params, predicted cost and the changes from base.
+        """
         import pandas as pd
 
         lines: list[dict[str, Any]] = plan_as_json(self.as_planned)
@@ -143,7 +154,7 @@ class PlannedTable:
 
     @property
     def states(self) -> dict[str, int]:
-        """Number of runs in each state: missing, waiting, running, finished, failed, stale, damaged."""
+        """The number of runs in each state: missing, waiting, running, finished, failed, stale, damaged."""
         return dict(Counter(run.state for run in self.as_planned.trainings))
 
     def _repr_html_(self) -> str:
@@ -156,14 +167,15 @@ class PlannedTable:
 
 
 Made = TypeVar("Made")
-NAMES = {"sets": "set"}  # a field of the options → the argument
+NAMES = {"sets": "set"}  # field of a dataclass → name of its argument, if they differ
 
 
 def _spread(call: Callable[..., Made]) -> Callable[..., Made]:
-    """Take the fields of each parameter that is a dataclass as arguments: notebooks complete them.
+    """Replace each dataclass parameter of a function by one argument per field, so that notebooks can complete them.
 
-    `set` may be a mapping {"model.num_heads": 4} or a list ["model.num_heads=4"]; lists and mappings stand for "a,b"
-    and "a=1,b=2". Raises UserError for unknown arguments, and for a value that no option can have.
+    The argument `set` may be a mapping {"model.num_heads": 4} or a list ["model.num_heads=4"]. For other text options,
+    a list stands for "a,b" and a mapping for "a=1,b=2". The returned function raises UserError for unknown arguments,
+    and for a value that no option can have.
     """
     first, *others = inspect.signature(call).parameters.values()
     made = {one.name: fields(one.annotation) for one in others if is_dataclass(one.annotation)}
@@ -224,9 +236,10 @@ PROGRESS_EVERY_S = 10.0
 def load(
     study: str, selectors: Selectors, printing: TableOptions, *, significance: str = "auto", provisional: bool = False
 ) -> LoadedTable:
-    """The table of a study, or of a bundle (.tar.gz), from what the store holds now. Trains nothing.
+    """Return the table of a study or a bundle (.tar.gz), with the results that the store has now. Trains nothing.
 
-    columns, hide, plain, paper, digits, caption, notes …: as in `ablations report` (docs/printing.md).
+    The arguments columns, hide, plain, paper, digits, caption, notes … are the options of `ablations report`
+    (docs/printing.md).
     """
     chosen = choose_table(study, selectors, _say)
     return LoadedTable(_at_present(chosen), significance, provisional, printing)
@@ -234,7 +247,7 @@ def load(
 
 @_spread
 def plan(study: str, selectors: Selectors, *, yes: bool = False) -> PlannedTable:
-    """The runs of a table, with their settings, parameters, cost and state. Trains nothing."""
+    """Return the runs of a table, with their settings, parameters, cost and state. Trains nothing."""
     chosen = choose(study, selectors, many=yes)
     planned = chosen.plan
     todo = wanted(planned, "keep")
@@ -257,11 +270,11 @@ def run(
 ) -> LoadedTable:
     """Train and evaluate the missing runs of a table, and return the table.
 
-    Raises UserError if a run failed or was not started, with the reasons; what finished is kept, and `ablations.load`
-    returns it.
-    Interrupt once (Ctrl-C, or the notebook's stop button): children save a checkpoint first, and the same call
-    continues there.
-    progress: write a line to standard error every ten seconds.
+    progress: whether to write a line to standard error every ten seconds. Raises UserError with the reasons if a run
+    failed or was not started. Finished runs stay in the store, and `ablations.load` returns their results.
+
+    After one interruption (Ctrl-C, or the notebook's stop button), the training processes save a checkpoint and end.
+    The same call then continues from these checkpoints.
     """
     chosen, stale = queueing.choose(study, selectors), queueing.stale
     say: Callable[[str], None] = _say if progress else _ignore
@@ -280,7 +293,7 @@ def run(
 
 
 def _at_present(chosen: SelectedTable) -> SelectedTable:
-    """The selection with its plan as it is now, so that all parts of a table are of one moment."""
+    """Return the selection with its present plan, so that all parts of a table show the same state of the store."""
     planned: Plan = chosen.plan
     return replace(chosen, replan=lambda: planned)
 
@@ -317,7 +330,7 @@ def _failed(table: LoadedTable, chosen: Selected, summary: Summary) -> str:
 
 
 def _left(chosen: Selected, summary: Summary) -> str:
-    """Runs that were not started: `ablations work --drain`, or they are held."""
+    """Return a message about the runs that were not started, with the reason; "" if all runs were started."""
     if not summary.left:
         return ""
     why = "; ".join(held(chosen.store)) or "`ablations work --drain` stopped new runs"

@@ -40,7 +40,8 @@ def _row(one: LayerType) -> tuple[str, ...]:
 def _times(times: Times) -> list[str]:
     """Return the lines on the measured times.
 
-    They contain one table per width, and the lengths at which self-attention and another sub-layer take equally long.
+    The lines contain one table per width, and the lengths at which self-attention and another sub-layer take equally
+    long.
     """
     lines = []
     for width, first in times.rounds["self_attention"].items():

@@ -144,7 +144,7 @@ def _print(planned: Plan, store: Path, predicted: Forecast) -> None:
 
 
 def _size(run: PlannedRun, predicted: Forecast) -> str:
-    """Return the number of parameters and the cost, as far as the task predicts them."""
+    """Return the parameters, cost, memory, time and devices of a run, as far as they are known."""
     params = "" if run.spec.num_params is None else f"  {run.spec.num_params / 1e6:8.2f}M params"
     devices = predicted.devices.get(run.run_id)
     memory, seconds = predicted.memory_bytes.get(run.run_id), predicted.seconds.get(run.run_id)

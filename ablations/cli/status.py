@@ -168,7 +168,7 @@ def _seeds(seeds: Sequence[int]) -> str:
 
 
 def _damaged(store: Store, queue: Queue) -> Iterator[str]:
-    """Yield one line per attempt whose event file has unreadable lines. Its other events are still used."""
+    """Yield one line per attempt whose event file has unreadable lines. The other lines of the file are still used."""
     found = list(damaged_events(store, queue.damaged_lines()))
     labels = {row.run_id: label(row) for row in queue.status()} if found else {}
     for run_id, attempt, line in found:

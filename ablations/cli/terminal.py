@@ -119,7 +119,7 @@ def aligned(lines: Sequence[Sequence[str]], left: Collection[int] = (0,)) -> lis
 
 
 def plain_progress(what: str, done: int, total: int) -> None:
-    """Show the progress of a preparation on one line of the terminal. Print nothing if output is not a terminal."""
+    """Show the progress of a preparation on one line. Print nothing if standard error is not a terminal."""
     terminal = unguarded(sys.stderr)
     if terminal.isatty():
         end = "\n" if done >= total else ""
@@ -127,7 +127,7 @@ def plain_progress(what: str, done: int, total: int) -> None:
 
 
 class Help:
-    """A mixin that prints --help in colour, past the filter of `guard`."""
+    """A mixin that prints --help in colour, without the filter of `guard`."""
 
     def format_help(self, *arguments: Any) -> None:
         with contextlib.redirect_stdout(unguarded(sys.stdout)):

@@ -11,10 +11,11 @@ from experiments.tasks.base import Task
 
 
 def as_run(study: Study, row: Variation) -> Variation:
-    """Add the settings of the named row to an ensemble or a branch. Return other rows unchanged.
+    """Add the settings of the row that an ensemble or a branch uses to that ensemble or branch.
 
-    A setting of the ensemble (about decoding) or of the branch (about the continued training) replaces the same setting
-    of the named row. A branch has the seeds of its parent row, unless the branch sets `seeds`.
+    Other rows are returned unchanged. A setting of the ensemble (about decoding) or of the branch (about the continued
+    training) replaces the same setting of the used row. A branch has the seeds of its parent row, unless the branch
+    sets `seeds`.
     """
     named = row.ensemble.of if row.ensemble else row.branch.row if row.branch else None
     if named is None:
@@ -59,7 +60,7 @@ def check_branch(row: Variation, parent_run: TaskConfig, config: TaskConfig, ste
     """Raise UserError if the branch is not possible.
 
     A branch is not possible in three cases: the parent run ends before the step, the branch does not train beyond the
-    step, or a setting in which the two differ has an effect before the step.
+    step, or a setting that differs between branch and parent run has an effect before the step.
     """
     assert row.branch is not None
     for steps, whose in (

@@ -1,4 +1,4 @@
-"""Match the number of parameters (`match = "params"`) or the training cost (`match = "flops"`) of rows to base's.
+"""Make the number of parameters (`match = "params"`) or the training cost (`match = "flops"`) of rows equal to base's.
 
 The plan solves for the setting `by` before training. A solved value is an ordinary setting of the row in this profile,
 so the row's run_ids are the same as if the study set this value. Counts are computed from the configuration alone
@@ -20,7 +20,7 @@ from experiments.errors import UserError
 from experiments.messages import show
 from experiments.tasks.base import Task
 
-WITHIN = 0.01  # largest relative difference at which two counts are called equal
+WITHIN = 0.01  # largest relative difference between two counts that are regarded as equal
 WORDS = {"params": "parameters", "flops": "operations of training"}
 _FARTHEST = 1024  # upper limit of the search, as a multiple of the row's value
 _MOST_NAMED = 6  # maximum number of rows that a note names

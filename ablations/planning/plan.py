@@ -95,8 +95,9 @@ class PlannedRun:
     def steps_left(self) -> int | None:
         """Number of steps to train; None if unknown.
 
-        The number is 0 if the run is trained and only its evaluations are missing or stale. Otherwise it is the number
-        of all steps of the run except those of its parent run. Checkpoints are not considered.
+        The number is 0 if the run is trained, and only its evaluations are missing, stale or to be read again.
+        Otherwise it is the number of all steps of the run except those of its parent run. Checkpoints are not
+        considered.
         """
         found = self.store_state
         trained = found.to_make or found.to_read or (found.stale and TRAINING not in found.stale)
@@ -291,7 +292,7 @@ def _with(row: PlannedRow, name: str, value: object) -> PlannedRow:
 
 
 def _refuse_same_runs(runs: list[PlannedRun], study: Study) -> None:
-    """Refuse two rows that differ only in settings that are in neither run_id nor eval_id: their results are equal."""
+    """Raise UserError if runs of two rows have the same run_id and eval_ids, because their results would be equal."""
     seen: dict[tuple[str, ...], PlannedRun] = {}
     for run in runs:
         other = seen.setdefault((run.run_id, *run.eval_ids), run)
@@ -364,8 +365,8 @@ def _named(
     """Return the inputs of a run, with the digest of its row's code change, and the name of the run.
 
     If the program cannot create the row's code now (for example because a patch does not apply), it knows only earlier
-    digests of the change, possibly several. Then the function chooses the digest of a run in the store. If the store
-    has no such run, the function returns the first digest.
+    digests of the change, possibly several. The function then chooses a digest with which the store has a run. If the
+    store has no such run, the function chooses the first digest.
     """
     variation = row.variation
     changes = (variation.code_change, *variation.other_changes) if variation.change else ("",)

@@ -55,7 +55,7 @@ class PlannedRow:
     overrides: Mapping[str, Any]  # changes from base, after scaling, by dotted name
     replaced: tuple[Replaced, ...]
     trainer: TrainerSpec = NO_TRAINER  # the user's trainer, with the row's code if the row changes code
-    repeated_by: tuple[str, ...] = ()  # keys of rows of designs that equal this row and are left out
+    repeated_by: tuple[str, ...] = ()  # keys of the rows that were merged into this row (see `merge_repeats`)
     parent_run: "PlannedRow | None" = None  # for a branch: the row that it continues, with the branch's seeds
     shared_steps: int = 0  # for a branch: the number of steps that its parent run trains
 
@@ -251,7 +251,10 @@ def _from(values: Mapping[str, Any], source: str) -> dict[str, Setting]:
 
 
 def _refuse_unread(context: Context, rows: Sequence[tuple[Variation, TaskConfig, object]]) -> None:
-    """Raise UserError for a setting that a row sets but does not use, or for one of --set that no row uses."""
+    """Raise UserError for a setting that a row sets but does not use.
+
+    Also raise UserError for a setting on the command line that no row uses.
+    """
     for row, config, _ in rows:
         names = [*row.set, *row.fixed, *row.by_profile.get(context.profile_name, {})]
         for name in config.unread(names):
@@ -321,7 +324,7 @@ def refuse_equal(rows: list[PlannedRow], origin: str, profile: str) -> None:
 
 
 def refuse_cancelled(rows: list[PlannedRow], study: Study, profile: str) -> None:
-    """Raise UserError for a row whose changes the profile or the command line all replaces.
+    """Raise UserError if the profile or the command line replaces all changes of a row.
 
     Such a row would print base's numbers under another name.
     """
@@ -353,7 +356,7 @@ def _measured(task: Task) -> list[str]:
 
 
 def published_names(study: Study, task: Task) -> list[str]:
-    """Return the names of published numbers to print: `paper_keys`, without hours if no row has published hours."""
+    """Return the names of published numbers to print: `paper_keys` without hours, unless a row has published hours."""
     given = {*USUAL_COSTS, *(name for row in study.variations for name in row.paper)}
     return [name for name in paper_keys(study, task) if name in given or name not in COSTS]
 

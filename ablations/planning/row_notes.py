@@ -17,7 +17,7 @@ def of_refused(rows: list[PlannedRow]) -> list[str]:
 
 
 def of_settings(rows: list[PlannedRow]) -> list[str]:
-    """Return one note for each replaced setting, with the rows that declare it, and one for each row with repeats."""
+    """Return one note for each replaced setting, and one note for each row into which equal rows were merged."""
     concerned: dict[tuple[str, str, str], list[str]] = {}
     for row in rows:
         for r in row.replaced:

@@ -28,7 +28,7 @@ from experiments.tasks.load import load_task
 
 @dataclass(frozen=True)
 class Trained:
-    """A run with finished training."""
+    """A run whose training has finished."""
 
     run_id: str
     config: RunConfig
@@ -68,8 +68,8 @@ def study_first(
 def find_trained(named: Named, selectors: Selectors, does: Sequence[str] = ("translate",)) -> Trained:
     """Return the named run.
 
-    does: accepted values of `Use.does` (experiments/tasks/base.py). Raises UserError if the run is unknown, ambiguous,
-    not trained or an ensemble, or if its task can do nothing in `does`.
+    does: accepted values of `Use.does` (experiments/tasks/base.py). Raises UserError if the name selects no run or
+    several runs, if the run is not trained or is an ensemble, or if the value of its task is not in `does`.
     """
     if (named.run is None) == (named.study is None):
         raise UserError("No model was named. Name it with STUDY, --row KEY and --seed N, or with --run RUN_ID.")
@@ -78,7 +78,7 @@ def find_trained(named: Named, selectors: Selectors, does: Sequence[str] = ("tra
     result, attempt = store.result(run_id), store.weights_folder(run_id)
     if result is None or attempt is None:
         raise UserError(f"The run {run_id} is not trained in {store.root}. Train it with `ablations run`.")
-    own_function = ":" in result.task  # a user's function, which has no network of this program
+    own_function = ":" in result.task  # the task is a user's function, so no network of this program exists
     use = None if own_function else load_task(result.task).use
     can = use.does if use else ""
     if can not in does:
@@ -90,7 +90,7 @@ def find_trained(named: Named, selectors: Selectors, does: Sequence[str] = ("tra
         members = ", ".join(f"--run {member.run_id}" for member in result.ensemble)
         raise UserError(f"The run {run_id} is an ensemble, which has no weights. Name a member: {members}.")
     config = _recorded_config(run_id, result)
-    if own is not None:  # another row with this run may have recorded its decoding settings
+    if own is not None:  # rows may share the run, and the recorded decoding settings may be another row's
         config = config.model_copy(update={"evaluation": own})
     return Trained(run_id, config, attempt, result)
 
@@ -98,7 +98,7 @@ def find_trained(named: Named, selectors: Selectors, does: Sequence[str] = ("tra
 def _recorded_config(run_id: str, result: TrainingResult) -> RunConfig:
     """Return the recorded settings of a run, without evaluation settings that this version does not know.
 
-    Raises UserError for unknown settings of the training.
+    Raises UserError if this version does not know a recorded setting of the training.
     """
     kind, recorded = load_task(result.task).config_type, result.config
     try:
@@ -122,7 +122,7 @@ def _by_id(store: Store, run: str) -> str:
 
 
 def _by_row(store: Store, named: Named, selectors: Selectors) -> tuple[str, EvaluationConfig | None]:
-    """Return the run_id and the row's decoding settings. These settings are None if the recorded ones are right."""
+    """Return the run_id and the row's decoding settings; None instead of settings if the recorded settings apply."""
     name, seed, profile = str(named.study), named.seed, selectors.profile
     study = load_study(name)
     wanted = named.row or (study.base_row or study.variations[0]).key
@@ -130,7 +130,8 @@ def _by_row(store: Store, named: Named, selectors: Selectors) -> tuple[str, Eval
         known = _recorded(store, study.name, wanted, seed, profile)
         if len(known) == 1:
             return known[0].run_id, _own_decoding(study, wanted, known[0])
-    # The queue names no run or several runs (profiles, corpora). Plan the study, which reads the corpus.
+    # The queue lists no run of the row, or several (with other profiles or corpora). Planning the study selects one,
+    # but must read the corpus.
     chosen = choose(name, replace(selectors, rows=only_row(study, wanted)))
     runs = [run for run in chosen.plan.runs if run.row == wanted and seed in (None, run.seed)]
     if not runs:
@@ -167,9 +168,9 @@ def _recorded(store: Store, study: str, row: str, seed: int | None, profile: str
 
 
 def device_spec(devices: str) -> DeviceSpec:
-    """Return the first GPU of --devices. Without a GPU, return the CPU with the threads of all slots.
+    """Return the first device of --devices if it is a GPU. Otherwise, return the CPU with the threads of all slots.
 
-    Sets CUDA_VISIBLE_DEVICES for a GPU. Raises UserError (see `parse_slots`).
+    For a GPU, set CUDA_VISIBLE_DEVICES. Raises UserError for invalid devices (see `parse_slots`).
     """
     slots = parse_slots(devices)
     if slots[0].kind == "cuda":
@@ -182,12 +183,15 @@ HOW = (
     "Write a row (A-h16), the beginning of rows (A-h), a row with its seed (A-h16:2), a study (table3, or its file), "
     "the beginning of a run_id, or `all`."
 )
-NOT_TRAINING = "nothing is training"  # first words of the reason why a run waits if no command is training
+NOT_TRAINING = "nothing is training"  # beginning of the message for a run that waits while no command trains
 SHORTEST = 4  # minimum number of digits of a run_id that select a run
 
 
 def chosen(store: Store, names: Sequence[str], states: Collection[State] = tuple(State)) -> list[JobStatus]:
-    """Return the queued runs in `states` that `names` select. Raises UserError for a name that selects no run."""
+    """Return the runs of the queue that `names` select and whose state is in `states`.
+
+    Raises UserError for a name that selects no run.
+    """
     rows = all_rows(store)
     if not rows:
         held = "It has results (see `ablations tables`) but no queue. " if store.run_ids() else ""
@@ -205,7 +209,10 @@ def chosen(store: Store, names: Sequence[str], states: Collection[State] = tuple
 
 
 def of_study(store: Store, words: Sequence[str]) -> list[JobStatus]:
-    """Return the queued runs that the arguments RUN, or STUDY RUN, select. Raises UserError for other arguments."""
+    """Return the runs of the queue that the arguments `RUN` or `STUDY RUN` select.
+
+    Raises UserError for other arguments, and if the arguments select no run.
+    """
     if len(words) > 2:
         raise UserError(f"{' '.join(words)}: write RUN, such as A-h16:2, or STUDY RUN.")
     rows = chosen(store, words[-1:])
@@ -234,9 +241,9 @@ def all_rows(store: Store) -> list[JobStatus]:
 
 
 def label(row: JobStatus) -> str:
-    """Return "table3 A-h16 seed 2 (1f2e…)", with every study and row that the run belongs to.
+    """Return a text such as "table3 A-h16 seed 2 (1f2e…)", with every study and row that the run belongs to.
 
-    For an ensemble, return "averaging ensemble3 ensemble (…)".
+    The text for an ensemble is, for example, "averaging ensemble3 ensemble (…)".
     """
     names = ", ".join(sorted({f"{member.study} {member.row}" for member in row.members})) or "run"
     return f"{names} {seed_in_words(row.seed)} ({row.run_id})"

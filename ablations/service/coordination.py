@@ -156,7 +156,10 @@ def _all_train_apart(store: Store) -> bool:
 
 
 def track_ended(store: Store) -> None:
-    """Write ended runs to MLflow that a killed coordinator did not write, unless another coordinator works."""
+    """Write to MLflow the ended runs that a killed coordinator did not write.
+
+    Does nothing while another coordinator works on the store.
+    """
     if not _untracked(store):
         return
     tracker = Background(lambda: Tracker(store))

@@ -65,8 +65,8 @@ def hand_over(store: Store) -> tuple[int, Path]:
 def in_turn(store: Store, run_ids: Collection[str], start: Callable[[], Summary]) -> Summary:
     """Work on these runs once no other coordinator works on the store.
 
-    The other coordinator may train these runs too. If it leaves none of them, or if the store is drained, return
-    without work.
+    The other coordinator may train these runs too. If none of them is waiting or running any more, or if the store is
+    drained, return without starting work.
     """
     while True:
         if not store.coordinator():

@@ -1,6 +1,6 @@
 """Turn planned runs without valid results into jobs of the queue.
 
-This module also describes which parts of finished runs are made again, and the cost.
+This module also writes the messages about finished runs that are trained, decoded or scored again, with the cost.
 """
 
 import contextlib
@@ -105,8 +105,8 @@ def turns(chosen: Selected, plan: Plan) -> Callable[[PlannedRun], int]:
     places = _places(plan, chosen.columns)
 
     def turn(run: PlannedRun) -> int:
-        # Order by the place of the seed in its row, then by the place of the row. A trial of tuning is not in the plan
-        # and gets 0.
+        # Order by the place of the seed in its row, then by the place of the row. A trial of tuning is not in the plan,
+        # so its place is 0.
         return sum(seed < run.seed for seed in seeds.get(run.row, ())) * (len(places) + 1) + places.get(run.row, 0)
 
     return turn
@@ -158,7 +158,10 @@ def keep_rows(chosen: Selected, plan: Plan, runs: Iterable[PlannedRun]) -> None:
 
 
 def row_of(plan: Plan, run: PlannedRun, store: Store) -> TableRow:
-    """Return the row of a run with its evaluations, its trees, and settings that differ from the run's record."""
+    """Return the record of a run's row: its place in the table, evaluations, code trees and differing settings.
+
+    The differing settings are those whose values are not the values in the record of the run.
+    """
     first = spec_of(store, run.run_id, forgiving=True)
     usual = dict(flatten(first.config)) if first else {}
     settings = {name: value for name, value in flatten(run.config) if usual.get(name, value) != value}
@@ -245,7 +248,7 @@ def _shorter(store: Store, run: PlannedRun) -> list[str]:
 
 
 def _describe(store: Store, run: PlannedRun, row: TableRow) -> None:
-    """Write runs/<run_id>/config.json, which describes the run to a reader of the folder. row: its first row."""
+    """Write runs/<run_id>/config.json, which describes the run. row: the first row that is recorded for the run."""
     record = {**run.spec.portable.to_json(), "row": asdict(row)}
     path = store.run_folder(run.run_id) / CONFIG
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -65,7 +65,8 @@ def forecast(
     every = {run.run_id: step_cost(run) for run in plan.trainings if not run.spec.members}
     steps, evaluations = of_results(chosen.store, every)
     steps += kept(chosen.store)
-    # Of the entries of one run, keep the one with the most evaluations: a member of an ensemble has none.
+    # A run that is also a member of an ensemble has a second entry without evaluations. Keep the entry with the most
+    # evaluations.
     unique = {run.run_id: run for run in sorted(runs, key=lambda run: len(run.evaluations))}
     precisions = {run_id: task.precisions(run.config, slot.kind) for run_id, run in unique.items()}
     speeds = {name: Speed(steps, slot.kind, slot.threads, name) for name, _ in precisions.values()}
@@ -113,7 +114,7 @@ def why_unknown(runs: Iterable[PlannedRun]) -> str:
 
 
 def measure(chosen: Selected, runs: Sequence[PlannedRun], slot: Slot, progress: Progress) -> None:
-    """Measure the speed of each distinct cost and precision of the rows, and record the speeds in the store.
+    """Measure the training speed for each combination of cost and precision in the rows. Record it in the store.
 
     A measurement trains a few steps on one slot. The cheapest and the most expensive row of each precision are measured
     first. The other rows are measured until PROBED_S has passed. The speeds of the remaining rows are interpolated.
@@ -232,7 +233,10 @@ def _seconds(
 
 
 def _of_finished_rows(chosen: Selected, plan: Plan, slot: Slot) -> dict[str, float]:
-    """Return each row's median time of finished runs on devices like the slot, for tasks that predict no cost."""
+    """Return the median training time of each row's finished runs on devices like the slot.
+
+    Only runs whose task predicts no cost count.
+    """
     found: dict[str, list[float]] = {}
     for run in plan.trainings:
         spent = None if run.spec.cost or run.spec.members else _trained_in(chosen.store, run.run_id, slot)
@@ -242,9 +246,9 @@ def _of_finished_rows(chosen: Selected, plan: Plan, slot: Slot) -> dict[str, flo
 
 
 def _usual_s(chosen: Selected, plan: Plan, of_rows: Mapping[str, float], slot: Slot) -> float | None:
-    """Return the median time of the plan's rows (`of_rows`).
+    """Return the median of the times of the plan's rows (`of_rows`).
 
-    Without such times, return the median time of all runs in the store of the same study and profile.
+    If `of_rows` is empty, return the median time of all runs of the same study and profile in the store.
     """
     if of_rows:
         return statistics.median(of_rows.values())

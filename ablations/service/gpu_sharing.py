@@ -17,9 +17,9 @@ from experiments.processes.processor import mps_serves
 def decisions(
     chosen: Selected, plan: Plan, runs: Sequence[PlannedRun], slots: Sequence[Slot], *, ask: bool = False
 ) -> dict[str, Decision]:
-    """Return the decision for each GPU of `auto`, by the name of its slot.
+    """Decide for each GPU of `--devices auto` how many runs share it. Return the decisions by the name of the slot.
 
-    ask: if true, nvidia-smi is asked which GPUs other processes use now.
+    ask: whether to query nvidia-smi for the GPUs that other processes use now.
     """
     if not runs or not any(slot.most for slot in slots):
         return {}

@@ -126,7 +126,11 @@ Rounds = Mapping[int, Sequence[float]]  # length → the seconds of each round
 
 @dataclass(frozen=True)
 class Times:
-    """Measured times. rounds: by sub-layer and width. load: the number of processors that other programs kept busy."""
+    """Measured times of sub-layers.
+
+    rounds: the seconds of each round, by sub-layer and width. load: the number of processors that other programs kept
+    busy.
+    """
 
     rounds: Mapping[str, Mapping[int, Rounds]]
     load: float

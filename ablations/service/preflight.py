@@ -69,7 +69,7 @@ def _one_of_each_row(runs: Iterable[PlannedRun]) -> list[PlannedRun]:
 
 
 def missing_precisions(chosen: Selected, runs: Sequence[PlannedRun], slots: Sequence[Slot]) -> list[Refusal]:
-    """Return refusals of rows whose precision is missing on a device, because that device might train them."""
+    """Return refusals of rows whose precision one of the devices does not support, because it might train the rows."""
     found = _by_message(chosen, runs, slots, chosen.task.device_preflight)
     return [Refusal(tuple(rows), f"{why} {_ELSEWHERE}") for why, rows in found.items()]
 

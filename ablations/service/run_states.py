@@ -55,7 +55,7 @@ def run_states(store: Store, task: Task) -> StateOf:
             return RunState(in_queue, to_make=to_make, made=made, to_read=to_read)
         if result is not None and any(store.result(member.run_id) is None for member in result.ensemble):
             return RunState("missing")
-        if result is not None and result.imported is not None:  # imported runs may lack a set
+        if result is not None and result.imported is not None:  # an imported run may lack an evaluation
             return RunState("finished")
         if result is None:
             return RunState("failed" if in_queue == "failed" else "missing")

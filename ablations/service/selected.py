@@ -112,13 +112,13 @@ class Selected(SelectedTable):
     """
 
     task: Task
-    own_plan: Callable[[], Plan] | None = None  # computes the plan with the study's decoding; None if `plan` has that
+    own_plan: Callable[[], Plan] | None = None  # plans with the study's decoding settings; None if `plan` has them
     devices_per_run: int = 1
     priority: int = 0
 
 
 def task_of_study(study: Study) -> Task:
-    """Return the study's task with the study's columns and trainer and, for a command, the study's settings.
+    """Return the task of a study, with the study's columns and trainer. For a command, add the study's settings.
 
     Raises UserError for invalid settings, and for a metric that the task does not have.
     """
@@ -211,7 +211,7 @@ def _of_study(study: Study, store: Store) -> Callable[[str], bool]:
 
 @dataclass(frozen=True, kw_only=True)
 class Queueing:
-    """The options that say how the runs of a table are queued, as typed."""
+    """The options that control how the runs of a table are queued, as typed."""
 
     devices_per_run: int = 1
     priority: int = 0

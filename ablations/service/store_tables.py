@@ -68,8 +68,8 @@ class StoreTable:
 
     name: Name
     runs: tuple[HeldRun, ...]
-    settings: Mapping[str, Any] = field(default_factory=dict)  # the runs' settings that the present study does not have
-    gone: bool = False  # True if the study has no such rows any more, or trains them on other data
+    settings: Mapping[str, Any] = field(default_factory=dict)  # settings of the runs that differ from the present study
+    gone: bool = False  # whether the study no longer has the rows, or trains them on other data
     known: bool = True  # whether the study was found and planned; if not, `settings` and `gone` mean nothing
     changed: float | None = None  # time of the last change, in Unix seconds
     study: str = ""  # name or path of the study; "" if it was not found
@@ -125,7 +125,7 @@ def _tables(
     runs: Mapping[str, str],
     paths: Mapping[str, list[str]],
 ) -> Iterator[StoreTable]:
-    """Yield the table of a name, and one more table for each other set of settings of its runs."""
+    """Yield the tables with a name: one table for each distinct set of settings that the runs have."""
     selectors, plan, path, unread = None, None, "", []
     if name.study in paths:
         corpora = (str(dict(flatten(config_of(store, run_id, forgiving=True))).get(CORPUS, "")) for run_id in runs)
@@ -178,9 +178,10 @@ def _differences(store: Store, run_id: str, present: PlannedRun | None) -> Mappi
 
 
 def _study_paths(store: Store, members: Members) -> dict[str, list[str]]:
-    """Return for each built-in study its name, and for other studies the paths of all files with the study's name.
+    """Return, by the name of each study, the names or paths with which the study can be loaded.
 
-    Files are searched in the folders from which this user queued runs.
+    A built-in study is loaded by its name. Files of other studies are searched in the folders from which this user
+    queued runs.
     """
     found = {name: [name] for name in builtin_studies()}
     folders: dict[str, None] = {}
@@ -284,7 +285,7 @@ def _near(others: Iterable[KnownRun], run: PlannedRun, store: Store) -> Iterator
 
 
 def say_orphans(found: Iterable[Orphan]) -> list[str]:
-    """Return one message per change: which default or which part of the command changed, and since when."""
+    """Return one message for each change of a default or of the command, with the time since which it applies."""
     by_change: dict[tuple[str, ...], list[Orphan]] = {}
     for orphan in found:
         names = dict.fromkeys([*orphan.was, *orphan.now])

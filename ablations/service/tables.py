@@ -66,7 +66,7 @@ class TableOptions:
 
 
 def _digits(text: str) -> Iterator[tuple[str, int]]:
-    """Yield "bleu=2,ppl=3" as pairs. A number alone has the key "" and applies to every metric.
+    """Yield the pairs in a text such as "bleu=2,ppl=3". A number alone has the key "" and applies to every metric.
 
     Raises UserError for other text.
     """
@@ -114,7 +114,7 @@ def study_queued(selectors: Selectors, name: str) -> str:
 
 
 def with_corpus(selectors: Selectors) -> Selectors:
-    """Return the selectors with the name of a corpus replaced by its path, if a job of this user has the path."""
+    """Replace the name of a corpus in the selectors by its path, if a job that this user queued records the path."""
     name = selectors.corpus
     if name in (None, "builtin") or Path(str(name)).expanduser().exists():
         return selectors
@@ -124,7 +124,10 @@ def with_corpus(selectors: Selectors) -> Selectors:
 
 
 def _jobs(selectors: Selectors) -> Iterator[Job]:
-    """Yield the jobs of the store that this user signed. Their folders may be read and their code imported."""
+    """Yield the jobs of the store that this user signed.
+
+    The program may read the folders of these jobs and import their code.
+    """
     with Queue(selectors.open().queue_db, create=False) as queue:
         for row in queue.status()[:MOST]:
             try:

@@ -192,14 +192,14 @@ def shortened(chosen: Selected, plan: Plan) -> Plan:
         _ensemble(run, [trainings[run_id] for run_id in run.spec.members])
         if run.spec.members
         else trainings[run.run_id]
-        for run in reversed({run.row: run for run in reversed(plan.runs)}.values())  # the first seeds
+        for run in reversed({run.row: run for run in reversed(plan.runs)}.values())  # the first seed of each row
     ]
     members = [trainings[run.run_id] for run in plan.members]
     return replace(plan, runs=tuple(runs), members=tuple(members))
 
 
 def _short(chosen: Selected, run: PlannedRun, parent_run: str = "") -> PlannedRun:
-    """Return the run with SMOKE_STEPS steps. Its last weights are scored, because there is nothing to average.
+    """Return the run with SMOKE_STEPS steps. Its last weights are scored, because no checkpoints can be averaged.
 
     bf16 is replaced by auto, so that a laptop can try a study for a GPU. No number of a dry run is kept, so its
     precision does not matter. parent_run: the shortened parent run of a branch. The branch begins one step before the
@@ -236,7 +236,7 @@ def _ensemble(run: PlannedRun, members: Sequence[PlannedRun]) -> PlannedRun:
 def _named(
     run: PlannedRun, config: TaskConfig, inputs: Mapping[str, str], specs: Sequence[EvaluationSpec]
 ) -> PlannedRun:
-    """Return the run with other settings and inputs, with the run_id that they give and the state missing."""
+    """Return the run with other settings and inputs. Its run_id follows from them, and its state is missing."""
     name = run_name(config, inputs, run.spec.trainer)
     spec = run_spec(
         config,

@@ -62,7 +62,8 @@ class Trials:
 
     def refill(self) -> None:
         """Report ended trials, and keep `_at_once` trials of each row in the queue until its budget is spent."""
-        mine = {run.run_id for run in self._runs.values()}  # trials that failed in an earlier process are tried again
+        # Only runs that this process queued count, so that trials that failed in an earlier process run again.
+        mine = {run.run_id for run in self._runs.values()}
         with Queue(self._chosen.store.queue_db) as queue:
             queued = {row.run_id: row for row in queue.status() if row.run_id in mine}
         for row, search in self.searches.items():

@@ -30,9 +30,10 @@ _PACKAGES = re.compile(r"(requirements|environment).*\.(txt|in|ya?ml)|pyproject\
 
 
 class Ablate(StrictModel):
-    """An entry of [[ablate]]: it makes one row per part of a change, without that part or with that part alone.
+    """An entry of [[ablate]], which makes one row for each part of a code change.
 
-    All fields that are not listed here are passed on to the rows.
+    The row applies the change without this part, or only this part if `only` is true. Keys of the entry that are not
+    fields of this class are copied to the rows.
     """
 
     key: str = ""
@@ -88,7 +89,11 @@ def with_rows(table: Mapping[str, Any], origin: str, folder: Path | None) -> dic
 
 
 class RowCode(NamedTuple):
-    """The code of a row. base: the tree of base if the row has a patch; else "". change: digest of the code change."""
+    """The code of a row.
+
+    tree: the git tree of the code. base: the git tree of base's code if the row has a patch; else "". change: digest of
+    the code change. lines: size of the change. words: a description of the change.
+    """
 
     tree: str
     base: str
@@ -230,7 +235,7 @@ class Code:
         return RowCode(tree, base, digest, diff, git.lines(self.base, tree), words)
 
     def refused(self, change: Change, why: str) -> RefusedCode:
-        """Return the reason why the code of a row cannot be made, and the digests that name its finished runs."""
+        """Return the reason why the code of a row cannot be made, and the digests that identify its finished runs."""
         words = f"commit {change.commit}" if change.commit else f"commits {change.commits}"
         if change.patch:
             words = f"patch {change.patch}"
@@ -242,7 +247,7 @@ class Code:
                 kept = [place for place in range(len(parts)) if place + 1 in numbers]
                 rest = [place for place in range(len(parts)) if place + 1 not in numbers]
                 digests = [selected_change(texts, kept)] if kept else []
-                if change.parts is not None:  # base may have had the whole patch, and the row removed the other parts
+                if change.parts is not None:  # base may contain the patch, so that the row removes the other parts
                     digests.append(selected_change(texts, rest, reverse=True))
                 line = re.search(rb"^@@ -(\d+)", b"".join(texts[place] for place in kept), re.MULTILINE)
                 return RefusedCode(why, tuple(digests), int(line[1]) if line else 0, words)
@@ -341,7 +346,10 @@ class Code:
         return self._commit(first or "HEAD"), self._commit(last or "HEAD")
 
     def _commit(self, name: str) -> str:
-        """Return the commit to which a name refers now. Record a name that is neither a hash nor a tag for `note`."""
+        """Return the commit to which a name refers now.
+
+        A name that may refer to another commit later, such as a branch, is recorded for `note`.
+        """
         commit = self._git.commit(name)
         if not commit.startswith(name) and not self._git.is_tag(name):
             self._moving[name] = commit
@@ -358,7 +366,7 @@ class Code:
         return path
 
     def _read(self, name: str) -> bytes:
-        self._path(os.path.relpath((self._folder / name).resolve(), self._folder))  # a symbolic link may lead out
+        self._path(os.path.relpath((self._folder / name).resolve(), self._folder))  # refuse links out of the repository
         try:
             patch = read_regular(self._folder / name)
         except OSError as error:

@@ -11,7 +11,7 @@ from experiments.dotted import parse_set
 from experiments.errors import UserError
 from experiments.messages import suggestion
 
-CORPUS = "data.corpus"  # the setting behind --corpus
+CORPUS = "data.corpus"  # the setting that --corpus sets
 ROW, GROUP = "row", "group"  # prefixes of a name in --rows, as in row:KEY and group:GROUP
 
 

@@ -321,7 +321,10 @@ def _refused(row: Variation, code: RefusedCode) -> Variation:
 
 
 def _check_places(pivot: Mapping[str, str], kind: str, places: Sequence[tuple[str, str, str]]) -> None:
-    """Raise ValueError for a row or cited result that has no label, no column (group), or the place of another one."""
+    """Raise ValueError for a row or cited result that has no cell of its own in the pivot.
+
+    Its label gives the line of the cell, and its group gives the column.
+    """
     taken = dict[tuple[str, str], str]()
     for name, label, group in places:
         if not label:

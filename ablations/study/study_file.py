@@ -34,7 +34,7 @@ _EXPERIMENT = (
     "by",
     "metric",
 )
-# Keys that a study inherits from the study that it extends. They say how rows run, not what the table prints.
+# Keys that a study inherits from the study that it extends. They control how rows run, not what the table prints.
 _INHERITED = (*_EXPERIMENT, "base", "profile", "default_profile", "seeds", "tune", "protected")
 # Fields of Study that the reader fills in.
 _OURS = (
@@ -397,7 +397,7 @@ def _components(given: Any, where: str) -> list[Choice]:
 
 
 def _word(value: Any) -> str:
-    """Return a value as part of a row key, such as 0.1, yes, a.b. Other characters become "_"."""
+    """Return a value as text for a row key, such as 0.1, yes or a.b. Characters that keys do not allow become "_"."""
     if isinstance(value, bool):
         text = "yes" if value else "no"
     elif isinstance(value, list):

@@ -1,4 +1,4 @@
-"""The search space that a study's [tune] gives each row, and the study with the settings found.
+"""The search space of each row according to a study's [tune], and the study with the settings that were found.
 
 This module trains nothing.
 """
@@ -127,8 +127,9 @@ def _short(value: Any) -> str:
 def about(config: Any, trainer: TrainerSpec, inputs: Mapping[str, str], space: Space) -> dict[str, Any]:
     """Return the facts that identify a row's trials, apart from the search space.
 
-    The facts are the row's other settings except the scored sets, the command and code of its trainer, and its data. A
-    search that version 0.1.0 began keeps its key, so its trials still count.
+    The facts are the command and code of the row's trainer, its data, and its settings. Settings in the search space
+    and the list of scored sets are left out. A search that version 0.1.0 began keeps its key, so its trials still
+    count.
     """
     unset = _RECORDED_UNSET if isinstance(config, RunConfig) else {}
     given = {**unset, **dict(flatten(config))}

@@ -237,7 +237,7 @@ def _bound(node: ast.AST, name: str) -> ast.AST | None:
 
 
 def _returns_itself(call: ast.Call, name: str) -> bool:
-    """Return whether a call takes the name to which its result is bound: parser = add_options(parser)."""
+    """Return whether a call has the name `name` as an argument, as in parser = add_options(parser)."""
     return any(isinstance(argument, ast.Name) and argument.id == name for argument in call.args)
 
 
@@ -317,7 +317,10 @@ def _shared(destination: str, same: Sequence[Argument], defaults: Keywords) -> O
 
 
 def _single(argument: Argument, defaults: Keywords, code: Code) -> Option | None:
-    """Return the option of one call of add_argument; None for --help, --version and an option without literal name."""
+    """Return the option of one call of add_argument.
+
+    Return None for --help, for --version, and for an option whose name is not a literal.
+    """
     words, flags, action = keywords(argument.call), tuple(argument.flags), _action(argument)
     if not flags or action in ("version", "help") or "-h" in flags or "--help" in flags:
         return None
@@ -399,9 +402,9 @@ def _switch(option: Option, action: str, default: ast.expr | None, words: Keywor
 
 
 def _converted(option: Option, value: Any, kind: ast.expr | None, file: Path, code: Code) -> Option:
-    """Return the option as a setting with its default, if the converter turns the written value into the same value.
+    """Return the option as a setting with its default, if the converter parses the written default to the same value.
 
-    If the converter does not, the option is left out. kind: the converter of the script.
+    Otherwise, the option is left out. kind: the converter that the script passes as `type`.
     """
     named, flag = text_of(kind) or source(kind), option.flag  # optparse gives types as strings
     equals = "=" if flag.startswith("--") else ""
@@ -429,7 +432,7 @@ def _converted(option: Option, value: Any, kind: ast.expr | None, file: Path, co
 
 
 def truths(kind: ast.expr | None, file: Path, code: Code) -> tuple[str, str] | None:
-    """Return texts that a converter of the script reads as True and False; None if its code does not show them."""
+    """Return the texts that a converter of the script reads as True and False; None if its code does not show them."""
     if isinstance(kind, ast.Lambda):
         return _test_of(kind.body)
     if name_of(kind) == "strtobool":

@@ -1,4 +1,4 @@
-"""Ask the parser of a script which values it parses.
+"""Report the values that the parser of a script parses from given words.
 
     python ask_child.py ANSWER.json WORDS.json SCRIPT [WORD …]     or     … -m MODULE [WORD …]
 

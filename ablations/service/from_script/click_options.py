@@ -35,7 +35,7 @@ class Command:
     names: tuple[str, ...] = ()
     typer: bool = False
     below: list["Command"] = field(default_factory=list)
-    callback: Function | None = None  # for an app of typer: the function whose options precede the subcommand
+    callback: Function | None = None  # for a typer app: the function whose options precede the subcommand
 
 
 def chosen(code: Code, words: Sequence[str]) -> tuple[list[Command], list[str], list[str]]:
@@ -179,9 +179,10 @@ def _declared(call: ast.Call) -> Option | None:
 
 
 def _of_kind(option: Option, default: ast.expr | None, kind: str | None) -> Option:
-    """Return the option as a setting with its default, if click turns the written value into the same value.
+    """Return the option as a setting with its default, if click parses the written default to the same value.
 
-    If click does not, the option is left out. kind: the name of the option's type; None: the type of its default.
+    Otherwise, the option is left out. kind: the name of the option's type; None if click infers the type from the
+    default.
     """
     value = literal(default)
     if value is UNKNOWN:

@@ -35,8 +35,8 @@ HYDRA = Style("hydra", bools=("true", "false"))
 def read_yaml(file: Path, omega: bool = False) -> dict[str, Any]:
     """Return the content of a YAML file; {} if the content is not a mapping.
 
-    Raises UserError if the file cannot be read or is not valid YAML.
-    omega: whether to read numbers as OmegaConf does. In OmegaConf, 1e-4 is a number; in PyYAML, it is a text.
+    omega: whether to read numbers as OmegaConf does. In OmegaConf, 1e-4 is a number; in PyYAML, it is a text. Raises
+    UserError if the file cannot be read or is not valid YAML.
     """
     import yaml
 
@@ -96,7 +96,7 @@ def yaml_options(file: Path, named: str) -> list[Option]:
 class _Composed:
     """A configuration of Hydra that is composed of several files."""
 
-    values: dict[str, tuple[Any, str]] = field(default_factory=dict)  # name → (value, why it is not a setting or "")
+    values: dict[str, tuple[Any, str]] = field(default_factory=dict)  # name → (value, why it is left out, or "")
     groups: dict[str, tuple[str, list[str]]] = field(default_factory=dict)  # group → (chosen file, all files)
     others: dict[str, list[Any]] = field(default_factory=dict)  # key of a group → its values in all files of the group
 

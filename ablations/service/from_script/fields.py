@@ -144,7 +144,7 @@ def options_of(root: Root, code: Code, overrides: Mapping[str, ast.expr] | None 
 
 @dataclass(frozen=True)
 class Field:
-    """A field of a dataclass, or a parameter. default: None if it has none."""
+    """A field of a dataclass, or a parameter. default: the expression of the default; None if there is no default."""
 
     name: str
     annotation: ast.expr | None

@@ -1,7 +1,7 @@
 """Guess the metrics and the progress that a script prints from its calls of print and of loggers.
 
 Each guessed metric contains the source line that prints it. Lines that are printed only because of an error do not
-count. They are in a block that ends with `raise` or an exit with an error code, or in an `except` block.
+count. Such lines are in a block that ends with `raise` or an exit with an error code, or in an `except` block.
 """
 
 import ast

@@ -177,7 +177,7 @@ def as_kind(value: Any, kind: str) -> Any:
 
 
 def settle(options: Sequence[Option]) -> list[Option]:
-    """Return the options. Options without a default that TOML can represent are left out, with the reason."""
+    """Mark each option as left out whose default TOML cannot represent, unless the option is required."""
     found = []
     for option in options:
         value = list(option.value) if isinstance(option.value, tuple) else option.value

@@ -81,7 +81,7 @@ def _base(found: Options) -> Iterator[str]:
 
 
 def _takes_device(option: Option) -> bool:
-    """Return whether the option takes the name of the leased device: cpu, cuda."""
+    """Return whether the option takes the name of a device, such as cpu or cuda."""
     names = {str(choice) for choice in option.choices}
     text = option.value is None or isinstance(option.value, str)
     return option.name == "device" and text and option.takes_value and (not names or {"cpu", "cuda"} <= names)
