@@ -1,4 +1,4 @@
-"""Compare two tables: which cells differ, with confidence intervals.
+"""Compare two tables cell by cell, with confidence intervals of the differences.
 
 The other table may come from another store, from another study, or from a bundle.
 """
@@ -27,7 +27,10 @@ from reports.results.table import (
 
 @dataclass(frozen=True)
 class Moved:
-    """One cell in both tables. The difference is here minus there, on the column's scale."""
+    """A cell in this table ("here") and in the other table ("there").
+
+    The difference is here minus there, on the column's scale.
+    """
 
     row: str
     column: Column
@@ -40,7 +43,7 @@ class Moved:
 
     @property
     def moved(self) -> bool:
-        """Return whether the interval of the difference excludes 0."""
+        """True if the interval of the difference excludes 0."""
         return self.low is not None and self.high is not None and not self.low <= 0 <= self.high
 
 

@@ -69,8 +69,8 @@ def verify(text: str, table: Table, format_: str) -> Verdict:
 def lasting(text: str, format_: str) -> str:
     """Return the parts of a printed table that later commands do not change.
 
-    Costs are left out, because attempts for other tables increase them. The line with the command that printed the
-    table is left out too. So is the line about a bundle, because `unchecked` reports the bundle.
+    Costs are left out, because attempts for other tables increase the costs. The line with the command that printed the
+    table is left out. The line about a bundle is left out, because `unchecked` reports the bundle.
     """
     if format_ == "csv":
         return "\n".join(map(repr, _cells(text, "csv")))

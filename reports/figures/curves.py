@@ -70,7 +70,7 @@ def _mean(seeds: list[dict[int, float]], log: bool) -> tuple[NDArray[np.int64], 
     steps = [step for step in steps if not log or all(seed[step] > 0 for seed in seeds)]
     if not steps:
         return None
-    places = np.linspace(0, len(steps) - 1, min(len(steps), MOST_POINTS)).round()  # with the first and the last step
+    places = np.linspace(0, len(steps) - 1, min(len(steps), MOST_POINTS)).round()  # include the first and the last step
     kept = [steps[int(i)] for i in places]
     values = np.array([[seed[step] for step in kept] for seed in seeds])
     return np.array(kept), np.exp(np.log(values).mean(axis=0)) if log else values.mean(axis=0)

@@ -36,7 +36,7 @@ def draw_effects(table: Table, size: style.Size = style.PAPER) -> Iterator["Figu
         for panel, column in zip(panels, columns, strict=True):
             _panel(panel, rows, column)
             panel.set_yticks(range(len(rows)), [_name(row) for row in rows])
-            # The first row is on top. The margin keeps the marks of the first and the last row whole.
+            # The first row is on top. Without the margin, the marks of the first and the last row would be cut off.
             panel.set_ylim(len(rows) - 0.4, -0.6)
         legends = (panel.get_legend_handles_labels() for panel in panels)
         shown = {text: handle for both in legends for handle, text in zip(*both, strict=True)}

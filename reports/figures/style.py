@@ -1,4 +1,4 @@
-"""Style and output of all figures. The same numbers give the same bytes.
+"""Style and output of all figures. The same numbers give byte-identical files.
 
 matplotlib draws the figures. It makes PDF for papers and SVG for the HTML page from one description. It needs no
 network or JavaScript, and MLflow depends on it anyway. Labels are never interpreted as mathematical markup.
@@ -80,7 +80,7 @@ def canvas(
 
 
 def save(figure: "Figure", name: str, format_: str) -> bytes:
-    """Return the figure as a file. name: makes the ids in SVG unique among the figures of a page."""
+    """Return the content of the figure's file. name: the salt that makes ids in SVG files differ between figures."""
     import matplotlib
 
     stream = io.BytesIO()
@@ -92,7 +92,7 @@ def save(figure: "Figure", name: str, format_: str) -> bytes:
 
 
 def logarithmic(axis: Any) -> None:
-    """Label a logarithmic axis with plain numbers. An axis of less than two powers of ten gets more ticks."""
+    """Label a logarithmic axis with plain numbers. An axis that spans less than a factor of 100 gets more ticks."""
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator, ScalarFormatter
 
     low, high = sorted(axis.get_view_interval())

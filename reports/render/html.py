@@ -136,9 +136,9 @@ def _parts(grid: Grid, spans: bool, line: Line) -> Iterator[tuple[str, int, list
 
 
 def _of_base(table: Table, head: Head, row: Row) -> str | None:
-    """Return base's value of a setting, by which blank cells are sorted, because they mean this value.
+    """Return base's value of a setting; None if the value is unknown.
 
-    Return None if the value is unknown.
+    A blank cell of the setting's column means this value, so the page sorts blank cells by this value.
     """
     base = next((other for other in table.rows if other.key == table.base_of(row)), None)
     known = base is not None and row.outcomes and head.key in base.settings
@@ -184,7 +184,7 @@ def _run(outcome: Outcome) -> tuple[object, ...]:
 
 
 def _data(grid: Grid) -> str:
-    """Return the table as JSON for a script element. Escapes prevent text that looks like the element's end."""
+    """Return the table as JSON for a script element. The characters <, > and & are escaped, so no text can end it."""
     heads = [f"{head.top} {head.sub}".strip() for head in grid.heads]
     lines = [heads, *([cell.text + cell.mark for cell in line.cells] for line in grid.lines)]
     text = json.dumps(lines).replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

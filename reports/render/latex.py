@@ -135,7 +135,7 @@ LONG = 24  # maximum number of characters of a text on one line; a column with l
 class Body:
     """The lines of a LaTeX table, and the texts that are printed across its setting columns."""
 
-    grid: Grid  # its first column has the names
+    grid: Grid  # the first column has the names of the rows
     spans: dict[int, str]  # number of a line → text across the setting columns
     block: range  # the columns that the texts span
 
@@ -154,8 +154,9 @@ class Body:
 def body_of(grid: Grid) -> Body:
     """Return the body of a table. The first column has names: a group such as (A), or the key of a row without a group.
 
-    The label of a row is printed across the blank settings or in a separate column. A row without a label prints its
-    key there if no setting distinguishes it from another row. In a pivoted table, the names are the labels.
+    The label of a row is printed across the blank settings or in a separate column. If a row without a label prints no
+    settings, or the same settings as another row of its group, its key is printed instead of the label. In a pivoted
+    table, the names are the labels.
     """
     if grid.pivoted:
         return Body(_only(grid, [i for i, head in enumerate(grid.heads) if head.kind != "row"]), {}, range(0))
@@ -194,9 +195,9 @@ def _name(line: Line) -> str:
 
 
 def _row_text(line: Line, unnamed: bool) -> str:
-    """Return the label of a row. If it has none, return its key if no other column identifies the row, or else "".
+    """Return the label of a row. For a row without a label, return the key if no other column identifies the row.
 
-    unnamed: whether no setting distinguishes the row. The column of names may have the key already.
+    In all other cases, return "". unnamed: whether no setting distinguishes the row.
     """
     own = not line.row.group or line.row.group == line.row.key  # the column of names has the key
     return line.row.label or (line.row.name if unnamed and not own else "")

@@ -11,7 +11,7 @@ from reports.table.cited_rows import in_order
 from reports.table.cost import COSTS, Cost, fitting
 from reports.table.settings import show
 
-STALE = "†"  # mark of stale results, which code made that differs from the present code
+STALE = "†"  # mark of stale results, made by code that differs from the present code
 MARK = "*"  # mark of a significant change
 NONE = "–"  # text of a cell if the row does not use the setting, or if a pivoted line has no row in the column
 
@@ -65,8 +65,8 @@ def cell_of_group(row: Row) -> Cell:
 def setting(name: str, head: str, table: Table) -> tuple[Head, Callable[[Row], Cell]]:
     """Return the column of a setting. A cell has the row's value if `row.settings` contains the setting.
 
-    If it does not, the cell is blank, because base's value holds. The cell is NONE if the row does not use the setting
-    and has no label.
+    Otherwise, the cell is NONE if the row does not use the setting and has no label. In all other cases, the cell is
+    blank, which means that the row has base's value.
     """
 
     def cell(row: Row) -> Cell:
@@ -127,7 +127,10 @@ def _change(measure: Measure, digits: int, provisional: bool) -> Cell:
 
 
 def _costs(table: Table, shown: Sequence[Cost]) -> Layout:
-    """Return the columns of costs and of their published numbers. A cost with `always` is left out if no row has it."""
+    """Return the columns of costs and of their published numbers.
+
+    A cost with `always` is left out if its value is unknown for all rows.
+    """
     layout: Layout = []
     for _, group in itertools.groupby(shown, key=lambda cost: cost.key):
         costs = list(group)

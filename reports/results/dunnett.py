@@ -120,7 +120,8 @@ def undistinguished(best: Sequence[float], others: Sequence[Sequence[float]]) ->
 def holm(p_values: Mapping[str, float]) -> dict[str, float]:
     """Return p-values corrected by Holm's step-down method.
 
-    The smallest p is multiplied by the number of tests, the next by one less, and so on. The results never decrease.
+    The smallest p is multiplied by the number of tests, the next p by one less, and so on. In this order, a corrected p
+    is never smaller than the one before.
     """
     corrected: dict[str, float] = {}
     highest = 0.0

@@ -36,7 +36,7 @@ TEST = "approximate randomisation, Holm"
 TRIALS, RESAMPLES = 10_000, 1_000  # sacrebleu's defaults
 EXACT = 2**24  # sums of integers below this limit are exact in 32-bit floats, in any order of addition
 _TRIALS_AT_ONCE, _ROWS_AT_ONCE = 500, 64
-_TIE = 1e-9  # two differences that are closer than this count as equal; in the metric's unit
+_TIE = 1e-9  # tolerance within which two differences count as equal, in the metric's unit
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,10 @@
 """Significance tests of changes from base: between seeds or between sentences, never mixed in one table.
 
 The mode "seeds" tests whether other trainings would differ. It compares every row with base over the seeds' values by
-Dunnett's test and by Dunnett's T3, which does not assume equal variances. The larger of the two p-values decides,
-because Dunnett's test alone marks too many rows if one row varies more than the others, and T3 alone if many rows have
-three seeds (benchmarks/levels.py). Rows that share steps with another row are paired by seed. The mode "paired" pairs
-all rows by seed.
+Dunnett's test and by Dunnett's T3, which does not assume equal variances. The larger of the two p-values decides.
+Dunnett's test alone marks too many rows if one row varies more than the others, and T3 alone marks too many rows if
+many rows have three seeds (benchmarks/levels.py). Rows that share steps with another row are paired by seed. The mode
+"paired" pairs all rows by seed.
 
 The mode "sentences" tests whether the same weights would differ on other sentences. It uses paired approximate
 randomisation of the stored counts or shares (resampling.py), with Holm's correction over a column's rows. It does not
@@ -234,11 +234,11 @@ FAILED = frozenset({"failed", "diverged", "nan", "infinite"})
 
 
 def _with_best(table: Table, column: Column) -> Table:
-    """Mark the best value of a column as bold. With `bold = "undistinguished"`, also mark values that do not differ.
+    """Mark the best value of a column as bold.
 
-    Those are the values that a test does not distinguish from the best one. Nothing is bold if the better direction is
-    unknown, if no row is tested, if all rows would be bold, if rows cannot be compared or share steps, or if a row is
-    not complete. Rows with a failed seed are left out.
+    With `bold = "undistinguished"`, values that a test does not distinguish from the best value are also bold. Nothing
+    is bold if the better direction is unknown, if no row is tested, if all rows would be bold, if rows cannot be
+    compared or share steps, or if a row is not complete. Rows with a failed seed are left out.
     """
     if _that_share(table) or not column.better:
         return table

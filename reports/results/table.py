@@ -96,7 +96,7 @@ class Measure:
 
     @property
     def mean_so_far(self) -> float | None:
-        """The mean over the seeds that have a value; None if no seed or every seed has one.
+        """The mean over the seeds that have a value; None if no seed has a value, or if every seed has one.
 
         `report --provisional` prints this mean.
         """
@@ -321,7 +321,7 @@ def measured_alike(rows: Iterable[Row], column: Column) -> bool:
 
 
 def differing_code(rows: Iterable[Row], column: Column) -> list[str]:
-    """Return the files (for a built-in task: the numeric parts) that values of a column use in different versions.
+    """Return the files (for a built-in task: the numeric parts) whose versions differ between the column's values.
 
     The names are sorted. Code without recorded files differs from all code with recorded files. Names from the top of
     the repository (see `Outcome.code`) are left out if names from the study's folder differ too.
@@ -343,13 +343,19 @@ def _measured(rows: Iterable[Row], column: Column) -> list[Outcome]:
 
 
 def change_from(row: Row, base: Row, column: Column) -> float | None:
-    """Return the row's mean minus base's mean, on the column's scale; None if incomplete or not comparable."""
+    """Return the row's mean minus base's mean, on the column's scale.
+
+    Return None if a seed has no value, or if the values are not comparable.
+    """
     ours, theirs = row.measures[column.key], base.measures[column.key]
     return change_so_far(row, base, column) if ours.complete and theirs.complete else None
 
 
 def change_so_far(row: Row, base: Row, column: Column) -> float | None:
-    """Return the change over the seeds that have a value; None if there are none, or if they are not comparable."""
+    """Return the change over the seeds that have a value.
+
+    Return None if no seed of the row or of base has a value, or if the values are not comparable.
+    """
     ours, theirs = row.measures[column.key], base.measures[column.key]
     if row is base or not (ours.values and theirs.values and one_basis((row, base), column)):
         return None

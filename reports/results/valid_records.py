@@ -43,7 +43,7 @@ def valid_result(store: Store, run: TableRun) -> tuple[TrainingResult | None, st
     seed = {"seed": theirs["seed"]} if "seed" in theirs else {}
     theirs = {**compared_settings(run.config, theirs), **seed}
     for name, value in (planned_settings(run.config, run.spec.trainer) | {"seed": run.config.seed}).items():
-        if name in theirs and theirs[name] != value:  # the record may be older than a setting, and lack it
+        if name in theirs and theirs[name] != value:  # a record that is older than a setting lacks the setting
             return None, (
                 f"{place}/result.json is of a training with {name} = {theirs[name]}, and the plan has {value}. {REDO}."
             )
@@ -64,9 +64,8 @@ def valid_evaluation(
         if record is None:
             return None, ""
         asked: dict[str, object] = {"settings": dict(planned.settings), "inputs": dict(planned.inputs)}
-        if (
-            "set" not in planned.inputs
-        ):  # if it is there, it is the digest of the set's content, which replaces the name
+        # If the planned inputs contain the digest of the set's content, the set's name is not compared.
+        if "set" not in planned.inputs:
             asked = {"set": planned.set, **asked}
         other = [name for name, value in asked.items() if getattr(record, name) not in (None, value)]
         if other:

@@ -1,4 +1,4 @@
-"""The section [table] of a study file, which says how the ablation table is printed.
+"""The section [table] of a study file, which controls how the ablation table is printed.
 
 `ablations report` has options with the same names as the keys of [table].
 

@@ -1,7 +1,7 @@
 """The specification of a table: its rows with their runs, and how they are labelled, compared and printed.
 
-`ablations/planning/declare_table.py` makes the specification from a plan. Reports read nothing else of studies and
-plans.
+`ablations/planning/declare_table.py` makes the specification from a plan. The package `reports` reads no other data of
+studies and plans.
 """
 
 from collections.abc import Mapping, Sequence

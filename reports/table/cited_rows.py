@@ -1,4 +1,4 @@
-"""Published results of other systems, as rows of the printed table. They were not run here.
+"""Published results of other systems, as rows of the printed table. The numbers do not come from runs of the study.
 
 A cited result is printed above the rows of its group. Cited results of other groups follow at the end. In a pivoted
 table, cited results are printed above all rows. JSON and CSV contain only runs, without cited results.
