@@ -106,7 +106,7 @@ def _settings(table: Table, outcome: Outcome) -> Iterator[Note]:
     command = outcome.run.spec.trainer.command
     others = [*([f"command {command}"] if command else []), *unexpected(outcome.run.config, table.rows, said)]
     if others and outcome.run.config.setting_roles.frozen_defaults:
-        yield Note(f"Settings of {row.key} (the paper's value): {', '.join(others)}.")
+        yield Note(f"Settings of {row.key} (defaults in parentheses): {', '.join(others)}.")
     elif others:
         yield Note(f"Settings of {row.key}: {', '.join(others)}.")
     hidden = [(row, words) for row in table.rows if (words := _without_column(row, table))]

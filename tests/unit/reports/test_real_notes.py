@@ -75,7 +75,7 @@ def test_notes_of_training_and_software(small):
     assert said(table, "Training of base: 7 steps, 300 tokens per batch and side at most, 10 steps of warm-up.")
     assert said(
         table,
-        "Settings of base (the paper's value): ",
+        "Settings of base (defaults in parentheses): ",
         "training.learning_rate_scale 0.4 (1.0)",
         "data.vocab_size 120 (37000)",
     )
