@@ -1,6 +1,7 @@
-"""The configuration of one network: its settings, and the layers that its lines of text describe. Imports no torch.
+"""The configuration of one network: its settings, and its layers, which two lines of text describe. Imports no torch.
 
-settings.py defines the settings, grammar.py the grammar of a line, layers/spec.py the base class of sub-layer kinds.
+settings.py defines the settings, grammar.py defines the syntax of a line, and layers/spec.py defines the base class of
+the kinds of sub-layer.
 """
 
 import contextlib
@@ -17,9 +18,10 @@ from model.grammar import GrammarError, Named, Repeated, Value
 from model.layers.spec import Spec, places, spec_at
 from model.settings import SIDES, ModelSettings, Side
 
-AROUND = ("dropout", "norm", "norm_kind", "residual", "residual_scale")  # settings of dropout, norms, residuals
+# Settings of the dropout, the norm and the residual connection around a sub-layer.
+AROUND = ("dropout", "norm", "norm_kind", "residual", "residual_scale")
 MOST = 10_000  # maximum number of sub-layers in a line
-IN_ATTENTION = ("relative", "bias", "alibi", "rotary")  # position encodings that add nothing to the embeddings
+IN_ATTENTION = ("relative", "bias", "alibi", "rotary")  # position encodings inside attention, not in the embeddings
 # Settings that every network reads: widths, norms, residual connections, embeddings and positions.
 _ALWAYS = frozenset({
     "encoder", "decoder", "d_model", "dropout", "positions", "norm", "shared_vocabulary",
@@ -34,8 +36,8 @@ class SublayerSpec(NamedTuple):
 
     kind: str  # the name of the sub-layer in a line
     options: Spec
-    config: ModelSettings  # the network's settings, after the brackets have replaced some of them
-    replaced: frozenset[str]  # names of the settings that the brackets replace
+    config: ModelSettings  # settings of this sub-layer: the network's settings, with the values in brackets applied
+    replaced: frozenset[str]  # names of the settings whose values are in brackets
 
 
 LayerSpec = tuple[SublayerSpec, ...]
@@ -45,8 +47,8 @@ class ModelConfig(ModelSettings):
     """The configuration of one network. The defaults are the base model of the paper (section 3, Table 3).
 
     The paper is "Attention Is All You Need". `encoder` and `decoder` list the sub-layers. d_k and d_v do not depend on
-    d_model / num_heads, because row (B) of the table varies d_k alone. The constructor raises
-    pydantic.ValidationError (a ValueError) for settings that no network can have.
+    d_model / num_heads, because row (B) of Table 3 varies only d_k. The constructor raises pydantic.ValidationError
+    (a ValueError) for settings with which no network can be built.
     """
 
     @field_validator("encoder", "decoder")
@@ -75,7 +77,7 @@ class ModelConfig(ModelSettings):
         return [part for side in SIDES for layer in self.layers(side) for part in layer]
 
     def groups(self, side: Side) -> tuple[int, ...]:
-        """Return the index of each layer's weights: 0, 0, 1, 1 for four layers in two groups."""
+        """Return the group of each layer. Layers of a group share weights: 0, 0, 1, 1 for four layers in two groups."""
         count = len(self.layers(side))
         sets = count
         if self.layer_groups is not None and self.layer_groups_in in ("both", side):
@@ -83,7 +85,7 @@ class ModelConfig(ModelSettings):
         return tuple(layer * sets // count for layer in range(count))
 
     def expanded(self, side: Side) -> list[str]:
-        """Return one text for each sequence of equal layers, such as "6 × self_attention, feed_forward"."""
+        """Return one text for each run of equal consecutive layers, such as "6 × self_attention, feed_forward"."""
         n = self.layers_of(side)
         texts = []
         for layer in grammar.layers(grammar.parse(getattr(self, side)), n):
@@ -122,14 +124,14 @@ class ModelConfig(ModelSettings):
             if field.annotation is bool:
                 choices = (True, False)
             for choice in choices:
-                with contextlib.suppress(ValueError):  # no network can be built with this choice
+                with contextlib.suppress(ValueError):  # skip choices with which no network can be built
                     if name in self.model_copy(update={other: choice}).settings_read():
                         return f"a network with model.{other} = {grammar.value_text(choice)} reads it"
         if name in ("num_layers", "encoder_layers", "decoder_layers"):
             return "a line with N layers reads it, and encoder_layers and decoder_layers come before num_layers"
         kinds = []
         for kind, place in places().items():
-            with contextlib.suppress(ValueError):  # the package of this kind cannot be imported
+            with contextlib.suppress(ValueError):  # skip kinds whose package cannot be imported
                 if name in spec_at(place).reads:
                     kinds.append(kind)
         return f"{' and '.join(kinds)} without {name} in brackets would read it" if kinds else "no sub-layer reads it"

@@ -1,8 +1,8 @@
 """Parameters, arithmetic and memory of a network, computed from its configuration alone.
 
 Imports no torch. One multiplication and one addition count as two floating-point operations. Only matrix products are
-counted. As is usual, norms, softmax, dropout and embedding look-ups are not. Each kind of sub-layer computes its cost
-in its `_spec` file under model/layers.
+counted, not norms, softmax, dropout or embedding look-ups. Each kind of sub-layer computes its cost in its `_spec` file
+under model/layers.
 """
 
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     pass
 
 
-TRAINING = 3  # cost of forward + backward in forward passes; the backward pass costs as much as two
+TRAINING = 3  # a forward and a backward pass together cost as much as three forward passes
 STREAM_BYTES = 4  # the residual stream stays in fp32, also under autocast
 
 
@@ -60,7 +60,7 @@ def _stack_params(config: ModelConfig, side: Side) -> int:
 
 
 def _own(config: ModelConfig, side: Side) -> list[SublayerSpec]:
-    """Return the sub-layers of all layers, but only once for layers that share weights."""
+    """Return the sub-layers of all layers. Layers that share weights are included only once."""
     own = dict(zip(config.groups(side), config.layers(side), strict=True))
     return [part for layer in own.values() for part in layer]
 
@@ -82,7 +82,7 @@ def _around(config: ModelSettings) -> int:
 
 
 def _joining(config: ModelSettings) -> int:
-    """Return the number of weights of a fast-forward connection, which is also its multiplications per position."""
+    """Return the number of weights of a fast-forward connection, or 0. Each position takes as many multiplications."""
     return 2 * config.d_model**2 if config.residual and config.residual_scale == "fast_forward" else 0
 
 
@@ -106,7 +106,7 @@ def _embeddings(config: ModelConfig, target: int, source: int) -> int:
 
 
 def active_params(config: ModelConfig, vocab_size: int) -> int:
-    """Return the number of weights that one token uses: `num_params` minus the experts that the token does not use.
+    """Return the number of weights that one token uses: `num_params` without the experts that the token does not use.
 
     If several layers share experts, the count assumes that a token uses the same experts in each of them.
     """
@@ -119,7 +119,7 @@ def active_params(config: ModelConfig, vocab_size: int) -> int:
 def forward_flops(config: ModelConfig, vocab_size: int, source_length: Length, target_length: Length) -> Length:
     """Return the operations of one forward pass over S source and T target pieces.
 
-    The logits are included (2·T·d_model·V).
+    They include the logits: 2·T·D·V operations, where D is the width of the softmax's matrix.
     """
     layers = sum(_layer_flops(config, source_length, target_length).values())
     factors: Any = 0  # multiplications between the embeddings' width and d_model
@@ -146,18 +146,18 @@ def _output_width(config: ModelConfig) -> int:
 
 
 def _classes(config: ModelConfig, vocab_size: int) -> int:
-    """Return the number of classes of a hierarchical softmax, else 0."""
+    """Return the number of classes of a hierarchical softmax, or 0 for another softmax."""
     return class_sizes(vocab_size)[1] if config.softmax == "hierarchical" else 0
 
 
 def training_flops(
     config: ModelConfig, vocab_size: int, source_length: Length, target_length: Length, samples: int = 0
 ) -> Length:
-    """Return the operations of a forward and a backward pass: 3·forward.
+    """Return the operations of a forward and a backward pass: three times those of a forward pass.
 
     A sampled or hierarchical softmax computes fewer logits in training. With `layer_drop`, a layer's cost is multiplied
-    by the probability that the layer is computed. samples: number of outputs drawn per source for the expected GLEU
-    (`sampling_flops`).
+    by the probability that the layer is computed. samples: number of outputs drawn per source if the loss is the
+    expected GLEU (`sampling_flops`).
     """
     forward = forward_flops(config, vocab_size, source_length, target_length)
     if config.layer_drop:
@@ -201,16 +201,16 @@ def activation_bytes(
     """Return the bytes that the forward pass keeps for the backward pass, from embeddings to the last hidden state.
 
     value_bytes: bytes per operand of a matrix product (2 under bf16 autocast, 4 in fp32).
-    Logits, loss, weights, their bf16 copies and the biases of masks are not counted. The fused kernels of "sdpa" use
-    less memory, because they store no attention weights.
+    Logits, loss, weights, bf16 copies of weights and mask biases are not counted. The fused kernels of "sdpa" use less
+    memory, because they store no attention weights.
     """
     narrow: float = 0
     wide: float = 0
     for part, length, _, cost in _costs(config, source_length, target_length):
-        # A sub-layer stores its input and the dropout mask with value_bytes per value. It stores the input of
-        # LayerNorm, its mean and its deviation with STREAM_BYTES per value.
+        # A sub-layer stores its input and the dropout mask with value_bytes per value. LayerNorm stores its input, the
+        # mean and the deviation with STREAM_BYTES per value.
         narrow += cost.kept + 2 * config.d_model * length
-        narrow += 2 * config.d_model * length if _joining(part.config) else 0  # [x; f(x)] of fast-forward connections
+        narrow += 2 * config.d_model * length if _joining(part.config) else 0  # the input [x; f(x)] of fast-forward
         wide += (config.d_model + 2) * length
     pieces = source_length * bool(config.encoder) + target_length
     below = pieces * (config.d_model * (STREAM_BYTES + value_bytes) + 8)  # embeddings and 64-bit piece ids

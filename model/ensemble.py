@@ -1,6 +1,6 @@
 """An ensemble of networks: the probability of the next piece is the mean of the members' probabilities.
 
-Shapes: M members, B sentences, S source, T target, K beams, D width (of all members, side by side), W vocabulary.
+Shapes: M members, B sentences, S source, T target, K beams, D sum of the members' widths, W vocabulary.
 """
 
 import math
@@ -30,11 +30,11 @@ class EnsembleState:
 
 
 class Ensemble(Network):
-    """An ensemble of trained networks with one vocabulary. An ensemble decodes and is scored, but cannot be trained.
+    """An ensemble of trained networks with one vocabulary. It can be used for search and scoring, but not for training.
 
-    The last axis holds the memories and hidden states of the members side by side. `logits` returns the log of the mean
-    probability; a softmax of this log returns the mean probability. The logits of a single member are not changed. The
-    constructor raises ValueError if the vocabularies have different sizes.
+    The memories and the hidden states of the members are concatenated along the last axis. `logits` returns the log of
+    the mean probability, so the softmax of the logits is the mean probability. For a single member, `logits` returns
+    the logits of this member. The constructor raises ValueError if the vocabularies have different sizes.
     """
 
     def __init__(self, members: Sequence[Network]) -> None:

@@ -1,7 +1,8 @@
-"""Find the extensions of extras and installed packages by name. An extension is imported only by `load`.
+"""Find the extensions of extras and installed packages by name. Only `load` imports an extension.
 
 An extra is a folder of `ablations/extras` with an `extra.toml`. A package declares its objects as entry points in its
-pyproject.toml. Both map names to "module:OBJECT", in one table for each extension point (docs/extending.md):
+pyproject.toml. Both files have one table for each extension point (docs/extending.md). A table maps names to
+"module:OBJECT":
 
     [formats]                                      # extra.toml
     typst = "ablations.extras.typst.page:render"

@@ -1,9 +1,9 @@
-"""The grammar of an architecture's line of text: parse, write and count. Imports no torch.
+"""Parse and write the line of text that describes an architecture, and count its layers. Imports no torch.
 
     line    = [item {"," item}]
     item    = [count "*"] (sublayer | "(" line ")")        count = an integer, or N
     sublayer = name ["(" [option {"," option}] ")"]        option = name "=" value
-    value   = an integer, a number, true, false, or a word
+    value   = an integer, a number, true, false, or an identifier
 
 At the outermost level, a group in brackets is one layer, and a sub-layer outside brackets is also one layer. Inside a
 layer, brackets and counts repeat sub-layers. This module does not check the names of sub-layers and options.
@@ -159,7 +159,7 @@ def value_text(value: Value) -> str:
 
 
 def total(items: Iterable[Repeated], n: int) -> int:
-    """Return the number of sub-layers. `n` is the value of N."""
+    """Return the number of sub-layers, with all repetitions. `n` is the value of N."""
     count = 0
     for times, content in items:
         inside = 1 if isinstance(content, Named) else total(content, n)

@@ -46,7 +46,7 @@ class EncoderDecoder(Network):
     def __init__(self, config: ModelConfig, vocab_size: int, source_vocab_size: int | None = None) -> None:
         super().__init__()
         self.config = config
-        self.vocab_size = vocab_size  # target vocabulary; also the source's unless source_vocab_size is given
+        self.vocab_size = vocab_size  # of the target, and of the source unless source_vocab_size is given
         self._roles = _roles(config)
         width = config.embedding_size or config.d_model
         self.embeddings = nn.ModuleDict()
@@ -65,7 +65,7 @@ class EncoderDecoder(Network):
                 self.narrow["output"] = nn.Linear(config.d_model, width, bias=False)
         output = self._embedding(self._roles[2]).weight.shape[1]
         self.classes = Classes(output, vocab_size) if config.softmax == "hierarchical" else None
-        self.quick = applies(config)  # whether a search can use the quick form (model/search/quick.py)
+        self.quick = applies(config)  # whether the network can use the quick search (model/search/quick.py)
         self.encoder = Stack(config, "encoder") if config.encoder else None
         self.decoder = Stack(config, "decoder")
 
@@ -163,7 +163,7 @@ def build_model(
 
     vocab_size: size of the target vocabulary, and of the source vocabulary unless `source_vocab_size` is given.
     Weights are drawn on the CPU and then moved, so that a seed gives the same weights on every device. On the meta
-    device no weights are drawn. Raises ValueError if a shared vocabulary is given two sizes.
+    device no weights are drawn. Raises ValueError if the vocabulary is shared and the two sizes differ.
     """
     if config.shared_vocabulary and source_vocab_size not in (None, vocab_size):
         raise ValueError(f"a shared vocabulary has one size, found {source_vocab_size} and {vocab_size}")
@@ -178,11 +178,14 @@ def build_model(
 def initialise(model: EncoderDecoder) -> None:
     """Draw the weights as tensor2tensor does. The paper does not specify an initialisation.
 
-    Embeddings and learned positions are drawn from N(0, 1/√d_model). Every other matrix is Glorot-uniform,
-    U(±√(6 / (fan_in + fan_out))). Biases start at 0, LayerNorm's gain at 1 and its bias at 0. fan_in and fan_out are
-    those of the stored matrix. As in tensor2tensor, q, k and v of self-attention are one matrix. Their initial standard
-    deviation is therefore 0.71 of that of three separate matrices (for d_k = d_v = d_model / h). k and v of
-    cross-attention are one matrix too; there the factor is 0.82.
+    Embeddings and learned positions are drawn from N(0, 1/√width). Every nn.Linear is drawn from the Glorot uniform
+    distribution U(±√(6 / (fan_in + fan_out))), and its bias is 0. Sub-layers draw their other weights
+    (Sublayer.initialise). LayerNorm starts with gain 1 and bias 0.
+
+    fan_in and fan_out are those of the stored matrix. As in tensor2tensor, the projections to q, k and v of
+    self-attention are stored as one matrix. For d_k = d_v = d_model / h, their initial standard deviation is therefore
+    0.71 times that of three separate matrices. The projections to k and v of cross-attention are also stored as one
+    matrix; for them the factor is 0.82.
     """
     for module in model.modules():
         if isinstance(module, nn.Linear):

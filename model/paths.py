@@ -23,8 +23,9 @@ def sequential_operations(config: ModelConfig, side: Side, length: int) -> int:
 def path_length(config: ModelConfig, side: Side, length: int) -> int | None:
     """Return the longest of the shortest paths between two positions, or None if a pair has no path.
 
-    The pairs are all pairs of positions in an encoder, and each position with every earlier one in a decoder. The
-    function takes O(layers · length³) for sub-layers that read all positions, and less for others.
+    In an encoder, the pairs are all pairs of positions. In a decoder, an output is paired with the inputs at the same
+    and at earlier positions. The function takes O(layers · length³) time for sub-layers that read all positions, and
+    less for others.
     """
     import numpy as np
 

@@ -29,9 +29,9 @@ class SearchState(Protocol):
 
 
 class Network(nn.Module, ABC):
-    """The base class of networks. `forward` maps pieces to hidden states; `logits` maps these to next-piece scores.
+    """The base class of networks. network.build_model builds a network.
 
-    network.build_model builds a network.
+    `forward` maps word pieces to hidden states. `logits` maps hidden states to scores of the next word piece.
     """
 
     config: ModelConfig

@@ -14,7 +14,7 @@ SIDES: tuple[Side, ...] = ("encoder", "decoder")
 class ModelSettings(StrictModel):
     """The columns of Table 3 and further settings, each with its default and meaning.
 
-    Every default is the base model of "Attention Is All You Need" (section 3, Table 3).
+    Every default is the value of the base model of "Attention Is All You Need" (section 3, Table 3).
     """
 
     num_layers: int = Field(6, ge=1, description="layers of the encoder and of the decoder (N)")
@@ -142,7 +142,7 @@ class ModelSettings(StrictModel):
 def class_sizes(vocab_size: int) -> tuple[int, int]:
     """Return the number of pieces per class and the number of classes of a hierarchical softmax.
 
-    Both numbers are about √V. No class is empty.
+    Both numbers are about √vocab_size. No class is empty.
     """
     size = math.isqrt(max(0, vocab_size - 1)) + 1
     return size, -(-vocab_size // size)

@@ -1,7 +1,7 @@
 """Time single sub-layers: `python -m model.timing REQUEST` prints [sub-layer, width, length, seconds of each round].
 
 REQUEST is JSON: {"sublayers": lines of one sub-layer each, "lengths": …, "widths": …, "rounds": …}. The output is a
-JSON list with one such entry for each combination.
+JSON list with one entry for each combination of sub-layer, width and length.
 """
 
 import itertools

@@ -1,7 +1,7 @@
 """The interface of a sub-layer's computation: its inputs, its state during a search, and its methods.
 
 Shapes: B sentences, T target positions, Q queries, M memory positions, K beams, R = B·K rows of a search, D d_model,
-H heads. Masks: True = may attend, or: is a piece.
+H heads. Masks: True = may attend. The masks keep_BT and memory_keep_BM are True at word pieces and False at padding.
 """
 
 from collections.abc import Mapping
@@ -55,7 +55,7 @@ class StepContext(NamedTuple):
 
     time: int
     beam_size: int
-    parents_R: Tensor | None  # row at time − 1 that each beam continues; None if it is the same row (one beam, time 0)
+    parents_R: Tensor | None  # row at time − 1 that each beam continues; None for a single beam and at time 0
     bias_B1KM: Tensor | None  # bias over the (time, beam) slots so far, M = (time + 1)·K; None if no slot is blocked
     inputs: Inputs  # the inputs of all sentences of the search
     # Each sub-layer that attends to the source appends the mean over its heads. None if the search needs no weights.
@@ -63,7 +63,7 @@ class StepContext(NamedTuple):
 
 
 class State:
-    """State of a sub-layer between steps: named tensors. The first dimension of each tensor is the sentence."""
+    """Named tensors that a sub-layer stores between steps. The first dimension of each tensor is the sentence."""
 
     def __init__(self, **tensors: Tensor) -> None:
         self.tensors: dict[str, Tensor] = dict(tensors)
@@ -94,7 +94,8 @@ class Sublayer(nn.Module):
     that padding and later positions have no influence, and that a sentence has the same output alone and in a batch.
     """
 
-    attends_to: ClassVar[Literal["itself", "source"] | None] = None  # sequence of `weights`; None if there are none
+    # The sequence to which the attention weights refer; None if the sub-layer has no attention weights.
+    attends_to: ClassVar[Literal["itself", "source"] | None] = None
 
     def forward(self, x_BTD: Tensor, inputs: Inputs) -> Tensor:
         """Compute whole sequences: (B, T, D) → (B, T, D). The output at padding may be any finite number."""

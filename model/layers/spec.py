@@ -1,9 +1,9 @@
-"""The kinds of sub-layer by name, with the options, settings, parameters and cost that planning reads. No torch.
+"""The kinds of sub-layer: names, options, settings, numbers of parameters and costs. Imports no torch.
 
 A kind of sub-layer consists of two files in the same folder. NAME_spec.py has a subclass of `Spec`, and NAME.py has the
 computation, a subclass of contract.Sublayer. An entry in `LAYERS` maps the name of the kind to its `Spec`.
 
-Shapes in formulas: T positions of the sub-layer's sequence, S positions of the encoder's output, D d_model.
+Symbols in formulas: T positions of the sub-layer's sequence, S positions of the encoder's output, D d_model.
 """
 
 import math
@@ -37,7 +37,8 @@ class Cost(NamedTuple):
 class Spec(StrictModel):
     """Base class of the kinds of sub-layer. The fields of a subclass are the options of one sub-layer in a line.
 
-    In a line, brackets may also contain settings in `reads`. Such a value replaces the setting for this sub-layer only.
+    In a line, the brackets after a kind contain options and settings. The settings are those in `reads` and, unless
+    `bare` is True, config.AROUND. A value in brackets replaces the setting for this sub-layer only.
     """
 
     computation: ClassVar[str] = ""  # module:class of the computation, which is built with (config, options)
@@ -66,9 +67,9 @@ class Spec(StrictModel):
         return self.reads
 
     def implied(self) -> dict[str, Any]:
-        """Return settings that the options imply for this sub-layer.
+        """Return the settings that the options fix for this sub-layer.
 
-        If d_model is among them, it is also the input width of the next sub-layer.
+        A value of d_model is also the input width of the next sub-layer.
         """
         return {}
 
@@ -89,8 +90,8 @@ class Spec(StrictModel):
     def operations(self, config: ModelSettings, distance: int, side: Side) -> float:
         """Return the number of operations between an output and the input `distance` positions before it (Table 1).
 
-        The result is inf if the output does not depend on this input. In decoders, `distance` is never negative. The
-        default implementation is that of position-wise sub-layers.
+        The result is inf if the output does not depend on this input. In decoders, `distance` is never negative. This
+        implementation is for position-wise sub-layers.
         """
         return 0.0 if distance == 0 else math.inf
 

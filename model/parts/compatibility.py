@@ -23,7 +23,7 @@ class ScaledDot(nn.Module):
         super().__init__()
 
     def prepared(self, q_BHQK: Tensor) -> Tensor:
-        """Return transformed queries: their product with the keys, divided by √d_k, is the score."""
+        """Return transformed queries. Their product with the keys, divided by √d_k, is the score."""
         return q_BHQK
 
     def forward(self, q_BHQK: Tensor, k_BHMK: Tensor, a_QMK: Tensor | None = None) -> Tensor:
@@ -42,8 +42,8 @@ class ScaledDot(nn.Module):
 class Dot(ScaledDot):
     """q·k without scaling.
 
-    Its variance grows with d_k, which pushes the softmax "into regions where it has extremely small gradients".
-    The queries are multiplied by √d_k to undo the kernels' division. For d_k = 16, 64, 256 this is exact.
+    The variance of q·k grows with d_k, which pushes the softmax "into regions where it has extremely small gradients".
+    The queries are multiplied by √d_k, because the kernels divide by √d_k. For d_k = 16, 64, 256 this is exact.
     """
 
     def prepared(self, q_BHQK: Tensor) -> Tensor:
@@ -63,7 +63,7 @@ class Bilinear(ScaledDot):
         return prepared_BHQK
 
     def initialise(self) -> None:
-        """Draw each head's matrix Glorot-uniform."""
+        """Draw each head's matrix from the Glorot uniform distribution."""
         for weight_KK in self.weight:
             nn.init.xavier_uniform_(weight_KK)
 
@@ -91,7 +91,7 @@ class Additive(ScaledDot):
         return scores_BHP1.view(hidden_BHQMK.shape[:4])
 
     def initialise(self) -> None:
-        """Draw each head's vector Glorot-uniform, as a matrix from d_k values to one."""
+        """Draw each head's vector from the Glorot uniform distribution with fan_in = d_k and fan_out = 1."""
         bound = (6 / (self.weight.shape[1] + 1)) ** 0.5
         nn.init.uniform_(self.weight, -bound, bound)
 

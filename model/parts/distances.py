@@ -1,7 +1,7 @@
 """Position information inside self-attention: `relative`, `bias`, `alibi`, `rotary`.
 
 A distance is the key's position minus the query's position, so it is negative for earlier keys.
-Shapes: B sentences, T positions, H heads, Q queries, M memory positions, K d_k, V d_v, W turned elements, P = W / 2.
+Shapes: B sentences, T positions, H heads, Q queries, M memory positions, K d_k, V d_v, W rotated elements, P = W / 2.
 """
 
 import math
@@ -24,7 +24,7 @@ class Distances(nn.Module):
         super().__init__()
 
     def turned(self, x_BHTK: Tensor, first: int, last: int) -> Tensor:
-        """Return queries or keys, which only the subclass Rotary rotates by their positions.
+        """Return the queries or keys x, rotated by their positions. Only the subclass Rotary changes them.
 
         The positions are first … last − 1. If last = first + 1, all vectors have the position `first`.
         """
@@ -123,14 +123,14 @@ def buckets(distance_QM: Tensor, causal: bool, count: int, farthest: int) -> Ten
         count //= 2
         side, away_QM = (distance_QM > 0) * count, distance_QM.abs()
     exact = count // 2
-    # fp32 and this order of operations put distances at bucket boundaries into the same buckets as published code.
+    # fp32 and this order of operations give the same buckets as the published code for distances at bucket boundaries.
     ratio = torch.log(away_QM.clamp(min=exact).float() / exact) / math.log(farthest / exact)
     far_QM = (exact + (ratio * (count - exact)).long()).clamp(max=count - 1)
     return side + torch.where(away_QM < exact, away_QM, far_QM)
 
 
 def share(stack: nn.Module) -> None:
-    """Let distance biases with position_shared use the first table of their size in the stack."""
+    """Make all distance biases with position_shared use the first table of the same size in the stack."""
     owners: dict[torch.Size, DistanceBias] = {}
     for module in stack.modules():
         if isinstance(module, DistanceBias) and module.shared and module.weight is not None:

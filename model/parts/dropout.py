@@ -1,9 +1,10 @@
 """Dropout (section 5.4), with a faster random generator on a CPU.
 
-torch's CPU kernel takes 6 ns per element on one thread (2.13, AMD EPYC), a tenth of a small model's training step.
-This module draws one 64-bit number for four elements, which is six times as fast. Each element has 16 bits, so the rate
-is rounded to the nearest 1/65536 (0.1 becomes 0.100006). The remaining elements are scaled by the rounded rate, so the
-expectation is exact. Other devices and compiled graphs use torch's kernel.
+On one thread, torch's CPU kernel takes 6 ns per element (torch 2.13, AMD EPYC). In a small model this is a tenth of a
+training step. This module draws one 64-bit number for four elements, which is six times as fast. Each element uses 16
+bits of the number, so the rate is rounded to the nearest 1/65536 (0.1 becomes 0.100006). The scale of the remaining
+elements is computed from the rounded rate, so the expectation is exact. Other devices and compiled graphs use torch's
+kernel.
 """
 
 import torch

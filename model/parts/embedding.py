@@ -12,11 +12,11 @@ ROW_MULTIPLE = 64  # matrix kernels are faster if the number of rows is a multip
 
 
 class Embedding(nn.Module):
-    """An embedding matrix with one vector per piece. A look-up multiplies the vectors by `scale` (default: √width).
+    """A matrix with one vector per word piece. A look-up multiplies the vectors by `scale` (default: √width).
 
-    Rows beyond `vocab_size` pad the matrix to a multiple of ROW_MULTIPLE. They are zero and never looked up. `logits`
-    leaves out their columns, so they get no gradient. With fixnorm, vectors have length 1 in the look-up and in the
-    softmax (Nguyen & Chiang 2018; Nguyen & Salazar 2019, arXiv 1910.05895, section 2.3).
+    Rows beyond `vocab_size` pad the matrix to a multiple of ROW_MULTIPLE. These rows are zero and are never looked up.
+    `logits` leaves out their logits, so they get no gradient. With fixnorm, vectors have length 1 in the look-up and in
+    the softmax (Nguyen & Chiang 2018; Nguyen & Salazar 2019, arXiv 1910.05895, section 2.3).
     """
 
     def __init__(self, vocab_size: int, width: int, scale: float | None = None, *, fixnorm: bool = False) -> None:
@@ -38,7 +38,7 @@ class Embedding(nn.Module):
     def at(self, pieces_R: Tensor, position_D: Tensor) -> Tensor:
         """Look up the vectors of piece ids and add `position_D`: (R,) → (R, D).
 
-        The quick search calls this method, because it needs only two operations. It does not apply fixnorm.
+        The quick search calls this method, because it takes only two operations. The method does not apply fixnorm.
         """
         return torch.add(position_D, F.embedding(pieces_R, self.weight), alpha=self.scale)
 
@@ -55,7 +55,10 @@ class Embedding(nn.Module):
         return F.linear(hidden_D, self.matrix)[..., : self.vocab_size]
 
     def initialise(self) -> None:
-        """Draw vectors from N(0, 1/√width); with fixnorm, from U(±0.01) as in the authors' code. Zero padding rows."""
+        """Draw the vectors from N(0, 1/√width), and set the padding rows to 0.
+
+        With fixnorm, draw the vectors from U(±0.01), as in the authors' code.
+        """
         rows = self.weight[: self.vocab_size]
         if self.fixnorm:
             nn.init.uniform_(rows, -0.01, 0.01)
@@ -65,7 +68,7 @@ class Embedding(nn.Module):
 
 
 class Classes(nn.Module):
-    """A hierarchical softmax of two levels: P(piece) = P(class) · P(piece | class), with √V classes of √V pieces.
+    """A hierarchical softmax of two levels: P(piece) = P(class) · P(piece | class), with √W classes of √W pieces.
 
     Word classes were proposed by Goodman (2001, arXiv cs/0108006); Morin & Bengio (2005) use a binary tree. Each class
     holds consecutive pieces of the vocabulary. The vocabulary lists pieces in the order in which the tokenizer learned

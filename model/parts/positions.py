@@ -13,7 +13,8 @@ def sinusoids(length: int, d_model: int) -> Tensor:
     """Return PE(pos, 2i) = sin(pos / 10000^(2i / d_model)), PE(pos, 2i+1) = cos(the same), as (length, D) in fp32.
 
     The angles are computed in fp64, because fp32 angles of late positions are wrong in the third digit. tensor2tensor
-    puts all sines before all cosines and divides by d_model/2 − 1. Its columns are almost a permutation of these.
+    puts all sines before all cosines and divides by d_model/2 − 1. Its columns are almost a permutation of the columns
+    here.
     """
     position_T1 = torch.arange(length, dtype=torch.float64).unsqueeze(1)
     exponent = torch.arange(0, d_model, 2, dtype=torch.float64) / d_model
@@ -22,7 +23,7 @@ def sinusoids(length: int, d_model: int) -> Tensor:
 
 
 class SinusoidalPositions(nn.Module):
-    """Fixed sinusoids for inputs of any length. Positions from `max_length` on are computed when they are needed."""
+    """Fixed sinusoids for inputs of any length. Sinusoids beyond `max_length` are computed when they are needed."""
 
     def __init__(self, config: ModelSettings) -> None:
         super().__init__()

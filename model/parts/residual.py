@@ -16,13 +16,13 @@ class Residual(nn.Module):
     """x + Dropout(Sublayer(x)), without a norm, and the base class of the connections with norms.
 
     `forward` computes whole sequences with sublayer(x, inputs); `step` computes one position with
-    sublayer.step(x, state, now). `residual_scale` is a factor on the sum, as √0.5 in ConvS2S (Gehring 2017, arXiv
-    1705.03122, section 3.5), or one of these rules:
+    sublayer.step(x, state, now). `residual_scale` is a factor on the sum, such as √0.5 in ConvS2S (Gehring 2017, arXiv
+    1705.03122, section 3.5), or the name of a rule:
 
     - "deepnorm": α·x + f(x).
     - "rezero": x + a·f(x) with a trained a that starts at 0 (Bachlechner 2020, arXiv 2003.04887).
-    - "fast_forward": W [x; f(x)] (Zhou 2016, arXiv 1606.04199, section 3.1). Zhou joins the first product inside f to
-      f(x); this program joins x.
+    - "fast_forward": W [x; f(x)] (Zhou 2016, arXiv 1606.04199, section 3.1). In the paper, the first product inside f
+      takes the place of x.
     """
 
     def __init__(self, config: ModelSettings, side: Side) -> None:

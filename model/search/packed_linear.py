@@ -23,7 +23,7 @@ PACK_BESIDE_FROM, MANY_ROWS = 2**15, 160
 
 
 class PackedLinear:
-    """x Wᵀ + b, optionally with a ReLU. Weights have the type `dtype`; a CPU does not use bf16 for small ones."""
+    """x Wᵀ + b, optionally with a ReLU. Weights are converted to `dtype`, except small weights to bf16 on a CPU."""
 
     def __init__(self, weight_FD: Tensor, bias_F: Tensor | None, dtype: torch.dtype, *, relu: bool = False) -> None:
         on_cpu = weight_FD.device.type == "cpu"

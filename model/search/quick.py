@@ -1,6 +1,6 @@
 """A faster search for decoders with the paper's sub-layers, of any size. It uses fewer and larger operations.
 
-stepwise.py searches with all other decoders. The tests compare the two forms.
+stepwise.py searches with all other decoders. The tests compare the results of both searches.
 Shapes: B sentences, S source, D d_model, W vocabulary.
 """
 
@@ -16,8 +16,8 @@ from model.search.quick_decoder import DecoderState, step_weights
 from model.stack import Stack
 
 _LAYER = ("self_attention", "cross_attention", "feed_forward")
-# Settings that may have any value: the quick form supports them, or only the encoder or training reads them. The
-# settings in _VALUES may have the listed values. All others must have their default.
+# Settings that may have any value: the quick search supports all values, or only the encoder or training reads the
+# setting. The settings in _VALUES may have the listed values. All others must have their default.
 _KNOWN = frozenset({
     "encoder", "decoder", "encoder_layers", "decoder_layers", "num_layers", "d_model", "d_ff", "num_heads", "d_k",
     "d_v", "dropout", "attention_dropout", "activation_dropout", "max_length", "shared_vocabulary",
@@ -30,7 +30,7 @@ _VALUES = {
 
 
 def applies(config: ModelConfig) -> bool:
-    """Return whether the quick form supports this decoder."""
+    """Return whether the quick search supports this decoder."""
     for name, field in ModelConfig.model_fields.items():
         if name not in _KNOWN and getattr(config, name) not in _VALUES.get(name, (field.default,)):
             return False

@@ -4,8 +4,7 @@ The caches of beams are never reordered. A beam's past is a path through (time, 
 all slots of its sentence, and a bias blocks the slots that are not its ancestors. Keys and values of the source are
 stored once per sentence.
 
-Shapes: B sentences, S source, T time steps, K beams, H heads, N = B·H, R = B·K rows, D d_model, W vocabulary; keys and
-values end in their width n.
+Shapes: B sentences, S source, T time steps, K beams, H heads, N = B·H, M = T·K slots, n width of a key or a value.
 """
 
 import torch

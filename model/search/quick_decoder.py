@@ -4,8 +4,8 @@ A search step consists of many small operations, and launching an operation cost
 scale of q is folded into its weights, one product computes q, k and v, batched products merge sentences and heads into
 one dimension, and matrices are packed. There is no dropout, because a search never trains.
 
-Shapes: B sentences, K beams, R = B·K rows, H heads, N = B·H, M memory positions (source, or time × beam), D d_model;
-q and k end in d_k, v in d_v, written n.
+Shapes: B sentences, K beams, R = B·K rows, H heads, N = B·H, M memory positions (source, or time × beam), D d_model,
+n d_k for queries and keys, and d_v for values.
 """
 
 import threading
@@ -100,11 +100,11 @@ class DecoderState:
 
 
 class StepWeights:
-    """The weights of a decoder and of its softmax, prepared for steps in `dtype`."""
+    """The weights of a decoder and of its softmax, prepared for search steps in `dtype`."""
 
     def __init__(self, layers: Iterable[nn.Module], output_FD: Tensor, config: ModelConfig, dtype: torch.dtype) -> None:
         self.layers = [_LayerWeights(layer, config, dtype) for layer in layers]
-        # Logits are not computed in bf16: it has three digits, and 4 % of multi30k's translations would change.
+        # Logits are not computed in bf16, because its three digits would change 4 % of the translations of multi30k.
         self.output = PackedLinear(output_FD, None, output_FD.dtype)
         self.largest = config.d_model * config.d_ff  # elements of a layer's largest matrix
         # On a CPU, attention stays in fp32, because oneDNN would build a new bf16 kernel for each number of positions.
@@ -191,11 +191,11 @@ def _by_head(x_R: Tensor, state: DecoderState) -> Tensor:
 
 _known: "weakref.WeakKeyDictionary[nn.Module, tuple[object, StepWeights]]" = weakref.WeakKeyDictionary()
 
-_packing = threading.Lock()  # batches are decoded by several threads
+_packing = threading.Lock()  # several threads may decode batches at the same time
 
 
 def step_weights(model: nn.Module, layers: nn.ModuleList, output_FD: Tensor, config: ModelConfig) -> StepWeights:
-    """Return the weights of `model` prepared for steps. Their type is autocast's type if autocast is enabled.
+    """Return the weights of `model`, prepared for search steps. If autocast is enabled, they have its type.
 
     The result is cached per model until a weight or the type changes, because packing costs as much as about ten steps.
     """
@@ -219,7 +219,7 @@ def _linear(linear: nn.Linear, dtype: torch.dtype, *, relu: bool = False) -> Pac
 
 
 def _query_key_value(attention: SelfAttention, config: ModelConfig, dtype: torch.dtype) -> PackedLinear:
-    """Return the projection to q, k and v, with the rows reordered from head by head to all q, all k, all v."""
+    """Return the projection to q, k and v. Its rows are reordered: not head by head, but all q, all k, then all v."""
     weight, bias = attention.qkv.weight, attention.qkv.bias
     parts = [config.d_k, config.d_k, config.d_v]
     q, k, v = torch.split(weight.view(config.num_heads, sum(parts), -1), parts, dim=1)

@@ -1,6 +1,6 @@
 """Options and cost of multi-head attention (section 3.2): self-attention and cross-attention. No torch.
 
-Formulas: T queries, M keys and values, D d_model, h num_heads, g kv_heads, r window.
+Symbols in formulas: T queries, M keys and values, D d_model, h num_heads, g kv_heads, r window.
 """
 
 import math
@@ -85,8 +85,9 @@ class AttentionSpec(Spec):
         """Return the cost for `length` queries and `memory` keys and values.
 
         The multiplications are D·h·(d_k + d_v) per query, D·g·(d_k + d_v) per key and value, and h·(d_k + d_v) per
-        pair. Per query, a gate adds D·h·d_v and a bilinear form adds h·d_k². An additive score is also a product of d_k
-        elements. Causal attention counts all T² pairs, because most kernels compute all of them.
+        query-key pair. Per query, a gate adds D·h·d_v and a bilinear form adds h·d_k². An additive score takes as many
+        multiplications as a dot product. Causal attention counts all T² pairs, because most kernels compute all of
+        them.
         """
         pairs, stored = self._pairs(config, length, memory, side)
         queries, keys_values, heads = self._widths(config)
@@ -94,13 +95,13 @@ class AttentionSpec(Spec):
         bilinear = queries * config.d_k if config.compatibility == "bilinear" else 0
         of_queries = config.d_model * (queries + heads + gate) + bilinear
         products = length * of_queries + memory * config.d_model * keys_values + (queries + heads) * pairs
-        # The forward pass stores q, k, v, the heads' outputs and the attention weights, with k and v for all h heads.
+        # The forward pass stores q, k, v, the heads' outputs and the attention weights. It stores k and v for h heads.
         kept = (length + stored) * (queries + heads) + config.num_heads * pairs
         if config.compatibility == "additive":  # stores the tanh of each pair instead of q and k
             kept = kept + queries * pairs - (length + stored) * queries
-        if config.compatibility == "bilinear":  # stores also q before the matrix, and the matrix for each sentence
+        if config.compatibility == "bilinear":  # also stores q before the matrix, and the matrix for each sentence
             kept = kept + length * queries + bilinear
-        if config.qk_norm:  # stores also q, k and v before the norms, and q and k before the norms' weights
+        if config.qk_norm:  # also stores q, k and v before the norms, and q and k before the norms' weights
             normed = length * config.num_heads + memory * (config.kv_heads or config.num_heads)
             kept = kept + length * queries + memory * keys_values + normed * (config.d_k + 1)
         kept = kept + 2 * length * gate  # the gate, and the heads' outputs before it
@@ -123,7 +124,7 @@ class SelfAttentionSpec(AttentionSpec):
     }
 
     def reads_here(self, config: ModelSettings) -> tuple[str, ...]:
-        """Return the names in `reads` without those that only another value of `positions` would read."""
+        """Return the names in `reads` that have an effect with this value of `positions`."""
         unread: set[str] = set()
         for positions, names in self.read_with.items():
             if positions != config.positions:
@@ -152,9 +153,9 @@ class SelfAttentionSpec(AttentionSpec):
             raise ValueError("relative positions are in neither keys nor values: set position_keys or position_values")
 
     def cost(self, config: ModelSettings, length: Length, memory: Length, side: Side) -> Cost:
-        """Return the cost with T keys and values.
+        """Return the cost. There are as many keys and values as queries.
 
-        For each pair and head, relative positions add d_k multiplications for keys and d_v for values.
+        For each query-key pair and head, relative positions add d_k multiplications for keys and d_v for values.
         """
         cost = self._cost(config, length, length, side)
         if config.positions == "bias" and not config.position_shared:
@@ -187,7 +188,7 @@ class SelfAttentionSpec(AttentionSpec):
         return 1
 
     def operations(self, config: ModelSettings, distance: int, side: Side) -> float:
-        """Return 1 for every position in the window."""
+        """Return 1 for a position in the window, and inf for other positions."""
         return 1.0 if config.window is None or abs(distance) <= config.window // 2 else math.inf
 
 
@@ -201,7 +202,7 @@ class CrossAttentionSpec(AttentionSpec):
     attends: ClassVar[bool] = True
 
     def cost(self, config: ModelSettings, length: Length, memory: Length, side: Side) -> Cost:
-        """Return the cost with S keys and values, projected from `other_width` elements."""
+        """Return the cost. The S keys and values are projections of vectors of width `other_width`."""
         cost = self._cost(config, length, memory, side)
         _, keys_values, _ = self._widths(config)
         more = ((self.other_width or config.d_model) - config.d_model) * keys_values

@@ -21,17 +21,17 @@ class AverageSpec(FeedForwardSpec):
     gated: bool = True
 
     def reads_here(self, config: ModelSettings) -> tuple[str, ...]:
-        """Return the settings of the feed-forward network and the gates, as far as the options include them."""
+        """Return the settings of the feed-forward network and of the gates, if the options enable these."""
         if self.feed_forward:
             return super().reads_here(config)  # contains "bias", which the gates also read
         return ("bias",) if self.gated else ()
 
     def sequential(self, length: int) -> int:
-        """Return 1: a cumulative sum is one operation in training."""
+        """Return 1, because training computes all averages with one cumulative sum."""
         return 1
 
     def operations(self, config: ModelSettings, distance: int, side: Side) -> float:
-        """Return 1 for every earlier position and for the position itself."""
+        """Return 1 for the position itself and for every earlier position, and inf for later positions."""
         return 1.0 if distance >= 0 else math.inf
 
     def cost(self, config: ModelSettings, length: Length, memory: Length, side: Side) -> Cost:

@@ -23,8 +23,9 @@ def attend_plain(
 ) -> Tensor:
     """Compute equation 1 with batched products. For short sentences on a CPU this is faster than the fused kernel.
 
-    Scores have the shape (…, M, Q), so the softmax over M reads contiguous queries. A softmax over a last axis of 15
-    elements takes two to four times as long, and its backward pass three to seven times as long (torch 2.13, CPU).
+    Scores have the shape (…, M, Q), so the softmax over M reads contiguous queries. In the usual shape (…, Q, M) with
+    M = 15, the softmax takes two to four times as long, and its backward pass takes three to seven times as long (torch
+    2.13, CPU).
     """
     scores_BHMQ = (k_BHMK @ q_BHQK.mT).mul_(q_BHQK.shape[-1] ** -0.5)
     M, Q = scores_BHMQ.shape[-2:]
@@ -55,9 +56,9 @@ def attend_by_length(
 ) -> Tensor:
     """Compute equation 1 with the kernel that is faster on a CPU, as measured by benchmarks/attention.py.
 
-    In fp32 and from 32 positions on, the fused kernel is 1.04 to 1.8 times as fast. In bf16 the fused kernel is not
-    used: up to 512 positions, its backward pass takes 1.1 to 16 times as long. For d_k ≠ d_v or with dropout it is not
-    used either, because torch then falls back to a slower kernel.
+    In fp32 with 32 or more positions, the fused kernel is 1.04 to 1.8 times as fast. In bf16 this function does not use
+    the fused kernel, because its backward pass takes 1.1 to 16 times as long for up to 512 positions. With d_k ≠ d_v or
+    with dropout, this function does not use it either, because torch then falls back to a slower kernel.
     """
     positions = min(q_BHQK.shape[-2], k_BHMK.shape[-2])
     alike = q_BHQK.shape[-1] == v_BHMV.shape[-1] and not dropout
@@ -92,7 +93,7 @@ def attend(
     return KERNELS[kernel](q_BHQK, k_BHMK, v_BHMV, bias, causal, dropout)
 
 
-# torch's softmax over an axis that is not the last one is slow: it computes 32 queries at a time, and the remaining
+# torch's softmax is slow over an axis that is not the last one. It computes 32 queries at a time, and the remaining
 # queries one by one. For 85 × 4 × 24 × 24 scores in bfloat16, torch's softmax takes 0.96 ms and `_Softmax` takes
 # 0.25 ms (torch 2.13, CPU, one thread).
 LOG2_E = 1 / math.log(2)

@@ -23,18 +23,18 @@ from model.settings import ModelSettings, Side
 
 
 class AttentionMask(NamedTuple):
-    """Bias, causality and distance of each pair of query and memory position. They do not depend on the scores."""
+    """The mask of attention scores: a bias, causality, and the distance of each query from each memory position."""
 
     bias: Tensor | None  # broadcastable to (B, H, Q, M), added to the scores; masks.BLOCKED hides a position
     causal: bool = False  # query t may attend only to memory 0 … t; `bias` does not contain this restriction
-    distance_QM: Tensor | None = None  # memory position minus query position; None if no window or position needs it
+    distance_QM: Tensor | None = None  # memory position minus query position; None if no distances are needed
 
 
 class Attention(Sublayer):
     """Base class of self-attention and cross-attention: heads, compatibility, kernel, gate, output projection W^O.
 
-    - kv_heads: there are G heads of keys and values, each for H / G heads of queries (G = 1: Shazeer 2019, arXiv
-      1911.02150; G > 1: Ainslie 2023, arXiv 2305.13245).
+    - kv_heads: there are G heads of keys and values. H / G heads of queries share each of them (G = 1: Shazeer 2019,
+      arXiv 1911.02150; G > 1: Ainslie 2023, arXiv 2305.13245).
     - qk_norm: queries and keys each have an RMSNorm, before rotary positions rotate them (Dehghani 2023, arXiv
       2302.05442, section 2.1).
     - attention_gate: the heads' outputs are multiplied element by element by σ(x W), where x is the sub-layer's input
@@ -217,8 +217,8 @@ class SelfAttention(Attention):
     def start(self, inputs: Inputs, shape: CacheShape) -> State:
         """Return slots for keys and values, (B, G, steps, K, n).
 
-        `step` writes them in place and never reorders beams. A window needs slots for r // 2 + 1 positions, which
-        includes the present one.
+        `step` writes them in place and never reorders beams. With a window, slots for r // 2 + 1 positions are enough:
+        the present position and the r // 2 positions before it.
         """
         steps = shape.max_steps if self.reach is None else min(shape.max_steps, self.reach + 1)
         slots = (shape.sentences, self.kv_heads, steps, shape.beam_size)

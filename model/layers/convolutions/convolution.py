@@ -36,7 +36,7 @@ class Convolution(Sublayer):
         )
 
     def initialise(self) -> None:
-        """Draw the depthwise kernels Glorot-uniform, with fan_in = fan_out = k, those of one channel."""
+        """Draw the depthwise kernels from the Glorot uniform distribution with fan_in = fan_out = k."""
         if self.depthwise is not None:
             bound = (3 / self.kernel) ** 0.5
             nn.init.uniform_(self.depthwise.weight, -bound, bound)
@@ -61,7 +61,7 @@ class Convolution(Sublayer):
         return F.glu(output_D) if self.gated else output_D
 
     def start(self, inputs: Inputs, shape: CacheShape) -> State:
-        """Return the previous inputs that the next window reads, (B, K, reach, D). They are zeros at the start."""
+        """Return zeros in place of the inputs before the first position, (B, K, reach, D)."""
         weight = self.window.weight
         width = weight.shape[0] // (2 if self.gated else 1)
         return State(inputs=weight.new_zeros(shape.sentences, shape.beam_size, self.reach, width))

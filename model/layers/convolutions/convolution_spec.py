@@ -12,7 +12,7 @@ from model.settings import ModelSettings, Side
 class ConvolutionSpec(Spec):
     """A convolution over a window of `kernel` inputs, `dilation` positions apart.
 
-    In decoders the window ends at the present position. In encoders the present position is its middle.
+    In decoders the window ends at the present position. In encoders it is centred on the present position.
     """
 
     computation: ClassVar[str] = "model.layers.convolutions.convolution:Convolution"
@@ -46,7 +46,7 @@ class ConvolutionSpec(Spec):
         return 1
 
     def operations(self, config: ModelSettings, distance: int, side: Side) -> float:
-        """Return 1 for the inputs in the window."""
+        """Return 1 for an input in the window, and inf for other inputs."""
         from_last = distance + (self.reach // 2 if side == "encoder" else 0)  # distance from the window's last input
         return 1.0 if 0 <= from_last <= self.reach and from_last % self.dilation == 0 else math.inf
 

@@ -1,11 +1,12 @@
 """Active memory: the Extended Neural GPU (Kaiser & Bengio 2016, arXiv 1610.08613).
 
-A gated unit of convolutions changes all positions of a memory s at once. The symbol * is a convolution over positions:
+A gated unit of convolutions changes all positions of a memory s at once. It is defined as follows, where * is a
+convolution over positions:
 
     CGRU(s, p) = g ⊙ s + (1 − g) ⊙ tanh(U * (r ⊙ s) + W * p + B),
     g = σ(U' * s + W' * p + B'),    r = σ(U'' * s + W'' * p + B'')
 
-An encoder starts with s_0 = x. It applies the unit without p as often as the sentence has pieces, or `steps` times.
+An encoder starts with s_0 = x. It applies the unit without p once for each word piece, or `steps` times.
 A decoder starts with d_0, the encoder's output, and reads a tape p of its inputs so far: d_t = CGRU(d_{t−1}, p_t).
 The first places of p_t hold x_0 … x_t. The output y_t is d_t at place t. Places outside the source are zeros.
 There are two differences from the paper: the memory is one position high (four in the paper), and a decoder's memory
@@ -24,9 +25,9 @@ from model.settings import ModelSettings
 
 
 class NeuralGPU(Sublayer):
-    """The unit, which has the same weights at every step.
+    """The gated unit CGRU, applied repeatedly with the same weights.
 
-    Gates and candidate are products with the concatenated inputs of a window of k positions.
+    Each convolution is one matrix product with the concatenated inputs of a window of k positions.
     """
 
     def __init__(self, config: ModelSettings, options: NeuralGPUSpec) -> None:

@@ -10,10 +10,10 @@ from model.settings import ModelSettings, Side
 
 
 class NeuralGPUSpec(Spec):
-    """A unit of gated convolutions.
+    """A unit of gated convolutions, applied repeatedly.
 
-    A decoder applies it once for each piece. An encoder applies it `steps` times, or once for each piece if `steps` is
-    unset.
+    A decoder applies the unit once for each word piece. An encoder applies it `steps` times, or once for each word
+    piece if `steps` is unset.
     """
 
     computation: ClassVar[str] = "model.layers.convolutions.neural_gpu:NeuralGPU"
@@ -44,13 +44,13 @@ class NeuralGPUSpec(Spec):
             raise ValueError("steps is read in an encoder alone: a decoder applies its unit once for each piece")
 
     def sequential(self, length: int) -> int:
-        """Return the number of applications: one for each piece, or `steps`."""
+        """Return the number of applications of the unit: `steps`, or one for each position if `steps` is unset."""
         return self.steps or length
 
     def operations(self, config: ModelSettings, distance: int, side: Side) -> float:
-        """Return the number of applications that move a signal by `distance` positions.
+        """Return the number of applications that are needed to move a signal by `distance` positions.
 
-        In the other applications the gate g carries the signal unchanged.
+        During the other applications, the gate g keeps the signal unchanged.
         """
         if side == "decoder" and distance < 0:
             return math.inf
@@ -77,7 +77,7 @@ class NeuralGPUSpec(Spec):
             convolutions, windows = 3, 2
             applied = length * (self.steps or length)
         weights = convolutions * self.kernel * width**2
-        # Stored for each place: windows of s, of r ⊙ s (and of p), both gates, the candidate, r ⊙ s, s.
+        # Stored for each place: windows of s and r ⊙ s, in decoders also of p, both gates, the candidate, r ⊙ s and s.
         kept = applied * width * (windows * self.kernel + 6)
         biases = 3 * width if config.bias else 0
         return Cost(weights + biases, 2 * applied * weights, kept)

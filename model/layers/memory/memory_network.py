@@ -1,7 +1,7 @@
 """An end-to-end memory network over the encoder's output, in several hops.
 
 The source is Sukhbaatar et al. 2015, "End-To-End Memory Networks" (arXiv 1503.08895), section 2. The query is
-u^1 = B x. The encoder's outputs e_i have the memories m_i = A e_i and c_i = C e_i. Each hop k computes
+u^1 = B x. Each output e_i of the encoder gives the memories m_i = A e_i and c_i = C e_i. Each hop k computes
 p = softmax(u^k · m_i), o^k = Σ p_i c_i and, with layer-wise weights (section 2.2), u^{k+1} = H u^k + o^k. A, C and H
 are the same in all hops. The encoder's positions replace the temporal encoding of the paper (section 4.1), and the
 network's softmax replaces W.
@@ -18,9 +18,9 @@ from model.settings import ModelSettings
 
 
 class MemoryNetwork(Sublayer):
-    """The memory network, with the output u^{hops + 1}.
+    """An end-to-end memory network. Its output is u^{hops + 1}.
 
-    Each position reads the memory independently, so a search stores only A e and C e.
+    Each position reads the memory independently of the other positions, so a search stores only A e and C e.
     """
 
     def __init__(self, config: ModelSettings, options: MemoryNetworkSpec) -> None:

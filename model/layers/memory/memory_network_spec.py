@@ -9,7 +9,7 @@ from model.settings import ModelSettings, Side
 
 
 class MemoryNetworkSpec(Spec):
-    """A memory that each position reads `hops` times."""
+    """Options and cost of a memory network. Each position reads the encoder's output `hops` times."""
 
     computation: ClassVar[str] = "model.layers.memory.memory_network:MemoryNetwork"
     sides: ClassVar[tuple[Side, ...]] = ("decoder",)
@@ -20,7 +20,8 @@ class MemoryNetworkSpec(Spec):
     def cost(self, config: ModelSettings, length: Length, memory: Length, side: Side) -> Cost:
         """Return the cost.
 
-        The multiplications are D² for B and hops·D² for H per query, 2·D² per memory, and hops·2·D per pair.
+        The multiplications per query are D² for B and hops·D² for H. Each memory position takes 2·D² for A and C. Each
+        pair of a query and a memory position takes hops·2·D.
         """
         width = config.d_model
         of_queries = (1 + self.hops) * width**2

@@ -13,7 +13,7 @@ class OnePositionSpec(Spec):
     reads_memory: ClassVar[bool] = True
 
     def check(self, config: ModelSettings, side: Side) -> None:
-        """Raise ValueError for residual = false, which would discard the input, and for a norm of the input."""
+        """Raise ValueError for residual = false, which would discard the input, and for a norm on the input."""
         if not config.residual:
             raise ValueError("it reads only the source, so residual = false would discard the sub-layers before it")
         if config.norm in ("pre", "sandwich"):
@@ -23,7 +23,7 @@ class OnePositionSpec(Spec):
 
 
 class LastStateSpec(OnePositionSpec):
-    """The last source position, read by every target position: a context of fixed size."""
+    """Options and cost of reading the last source position, a context of fixed size, at every target position."""
 
     computation: ClassVar[str] = "model.layers.memory.one_position:LastState"
 
@@ -36,7 +36,7 @@ class LastStateSpec(OnePositionSpec):
 
 
 class SamePositionSpec(OnePositionSpec):
-    """The source position with the same index as the target position."""
+    """Cost of reading the source position with the same index as the target position."""
 
     computation: ClassVar[str] = "model.layers.memory.one_position:SamePosition"
 

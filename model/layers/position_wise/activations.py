@@ -6,6 +6,7 @@ swish     x·σ(x) (Ramachandran 2017, arXiv 1710.05941)
 relu2     max(0, x)² (So 2021, arXiv 2109.08668)
 elu       x, or eˣ − 1 for x < 0 (Clevert 2015, arXiv 1511.07289)
 selu      a scaled ELU (Klambauer 2017, arXiv 1706.02515)
+sigmoid   σ(x) = 1 / (1 + e⁻ˣ)
 softplus  ln(1 + eˣ)
 
 The gated activations are g(x W) ⊗ x V with a third matrix V (Shazeer 2020, arXiv 2002.05202, equations 4 to 6).
@@ -19,13 +20,13 @@ from torch import Tensor
 Activation = Callable[[Tensor], Tensor]
 
 
-# Functions are used, because torch.compile cannot trace a method of Tensor as an attribute of a module (torch 2.11).
+# Activations are functions, because torch.compile cannot trace a Tensor method stored in a module (torch 2.11).
 
 
 def _relu(x_F: Tensor) -> Tensor:
-    """Return ReLU(x), not in place.
+    """Return ReLU(x) as a new tensor.
 
-    The output of a matrix product is a view, and the backward pass would copy a view that was changed in place.
+    The output of a matrix product is a view. If it were changed in place, the backward pass would copy it.
     """
     return x_F.relu()
 

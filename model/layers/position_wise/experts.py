@@ -1,6 +1,6 @@
 """A mixture of experts: several feed-forward networks, and gates that choose some of them for each position.
 
-Shapes: B sentences, T positions, N = B·T without padding, D d_model, E experts, A experts that each position uses.
+Shapes: B sentences, T positions, N positions that are not padding, D d_model, E experts, A experts of each position.
 """
 
 import math
@@ -30,8 +30,8 @@ class Experts(Sublayer):
     6 and 7). `load` is the weight of the same loss for their expected numbers of positions (equations 8 to 11). Both
     losses are computed over the positions of one forward pass, which includes padding at the end of targets.
 
-    With a capacity c, an expert computes at most c·N·A / count of N positions in training, the first ones of the batch.
-    It adds nothing to the output of its other positions.
+    In training with a capacity c, an expert computes at most c·N·A / E positions: of the positions that chose it, the
+    first ones in the batch. It adds nothing to the output of the others.
     """
 
     def __init__(self, config: ModelSettings, options: ExpertsSpec) -> None:
@@ -61,7 +61,7 @@ class Experts(Sublayer):
         return self._mixed(x_RD, now.inputs)
 
     def gates(self, x_ND: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the gates of the chosen experts and their indices, each (N, A). In training, add the losses."""
+        """Return the gates and the indices of the chosen experts, each (N, A). In training, add auxiliary losses."""
         clean_NE = self.router(x_ND).to(torch.promote_types(x_ND.dtype, torch.float32))
         if self.noise is None:
             gates_NE = clean_NE.softmax(-1)
@@ -82,7 +82,7 @@ class Experts(Sublayer):
         """Sort the positions by expert, apply each expert to its positions, restore the order: (N, D) → (N, D).
 
         Gathering by a permutation gives bit-identical results in each run, also in the backward pass. Adding by index
-        does not.
+        does not give bit-identical results.
         """
         weights_NA, chosen_NA = self.gates(x_ND)
         order = chosen_NA.flatten().argsort(stable=True)

@@ -34,9 +34,9 @@ class ExpertsSpec(FeedForwardSpec):
             )
 
     def cost(self, config: ModelSettings, length: Length, memory: Length, side: Side) -> Cost:
-        """Return the cost: `active` feed-forward networks, and T·D·count multiplications of the router.
+        """Return the cost: `active` feed-forward networks, and T·D·count multiplications for the router.
 
-        With noise the router takes twice as many.
+        With noise, the router takes T·2·D·count multiplications.
         """
         one = super().cost(config, length, memory, side)
         router = config.d_model * self.count

@@ -15,7 +15,8 @@ from model.settings import ModelSettings
 class FeedForward(Sublayer):
     """FFN(x) = max(0, x W_1 + b_1) W_2 + b_2 (equation 2), the same at each position.
 
-    activations.py has the other activations. Those in `GATED` multiply by x V + c before W_2.
+    activations.py defines the other activations. The result of an activation in `GATED` is multiplied by x V + c before
+    the product with W_2.
     """
 
     def __init__(self, config: ModelSettings, options: Spec) -> None:

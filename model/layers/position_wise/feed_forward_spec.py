@@ -12,7 +12,7 @@ _KEPT_GATED = {"glu": 3, "bilinear": 3, "reglu": 3, "geglu": 4, "swiglu": 4}
 
 
 class FeedForwardSpec(Spec):
-    """Two matrices with an activation between them. A gated activation needs a third matrix."""
+    """Cost of two matrices with an activation between them. A gated activation needs a third matrix."""
 
     computation: ClassVar[str] = "model.layers.position_wise.feed_forward:FeedForward"
     reads: ClassVar[tuple[str, ...]] = ("d_ff", "activation", "activation_dropout", "bias")

@@ -9,9 +9,9 @@ from model.settings import ModelSettings, Side
 
 
 class ProjectionSpec(Spec):
-    """A matrix that changes the width for the layers after it.
+    """Options and cost of a matrix that changes the width for the layers after it.
 
-    It has no dropout, norm or residual connection.
+    This sub-layer has no dropout, norm or residual connection.
     """
 
     computation: ClassVar[str] = "model.layers.position_wise.projection:Projection"

@@ -5,7 +5,7 @@ h_t with the memories m_s, and the context is c_t = Σ a_t(s) m_s. The output, w
 
     h̃_t = tanh(W_c [c_t; h_t])        (equation 5)
 
-In the paper, the lowest LSTM of the stack reads h̃ and the highest one attends. Here one LSTM does both.
+In the paper, the lowest LSTM of a stack reads h̃ and the highest LSTM attends. Here one LSTM does both.
 
 Shapes: B sentences, T positions, M memory positions, Q states, K beams, R = B·K rows of a search, D d_model, G = 4·D.
 """
@@ -20,8 +20,9 @@ from model.settings import ModelSettings
 
 
 class AttentionalLSTM(Sublayer):
-    """The LSTM with attention. Scores, by `compatibility` (in brackets the names of the paper):
+    """An LSTM with attention. `compatibility` selects the score (the names of the paper are in brackets):
 
+    - "scaled_dot" (not in the paper): h·m / √D
     - "dot": h·m
     - "bilinear" ("general"): h W m
     - "additive" ("concat"): v·tanh(W_a [h; m])

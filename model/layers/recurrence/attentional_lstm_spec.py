@@ -8,7 +8,7 @@ from model.settings import ModelSettings, Side
 
 
 class AttentionalLSTMSpec(OneByOneSpec):
-    """Luong's decoder with input feeding. `compatibility`: dot, bilinear ("general"), additive ("concat")."""
+    """Options and cost of Luong's decoder with input feeding. The setting `compatibility` selects the score."""
 
     computation: ClassVar[str] = "model.layers.recurrence.attentional_lstm:AttentionalLSTM"
     reads: ClassVar[tuple[str, ...]] = ("compatibility", "bias")
@@ -19,8 +19,9 @@ class AttentionalLSTMSpec(OneByOneSpec):
     def cost(self, config: ModelSettings, length: Length, memory: Length, side: Side) -> Cost:
         """Return the cost.
 
-        The multiplications per position are 12·D² for the gates and 2·D² for the output. Each pair takes 2·D. A
-        bilinear score adds D² per position; an additive score adds D² per position and per memory.
+        The multiplications per position are 12·D² for the gates and 2·D² for the output. Each pair of a position and a
+        memory position takes 2·D. A bilinear score adds D² per position. An additive score adds D² per position and D²
+        per memory position.
         """
         width = config.d_model
         square = width**2
@@ -28,7 +29,7 @@ class AttentionalLSTMSpec(OneByOneSpec):
         of_key = square if config.compatibility == "additive" else 0
         weights = 14 * square + of_query + of_key
         products = length * (14 * square + of_query) + memory * of_key + 2 * width * length * memory
-        # Stored for each position: gates, two states, the tanh of one, two inputs of the output, the output, and the
+        # Stored for each position: four gates, h, c, tanh(c), both inputs of the output matrix, the output, and the
         # attention weights.
         kept = length * 10 * width + length * memory
         if config.compatibility == "additive":

@@ -10,7 +10,7 @@ from model.settings import ModelSettings, Side
 
 
 class FactorisedLSTMSpec(OneByOneSpec):
-    """F-LSTM: [x; h] reaches the gates through `rank` values. The default rank is d_model / 2."""
+    """Options and cost of an F-LSTM. The matrix of the gates has the rank `rank`, by default d_model / 2."""
 
     computation: ClassVar[str] = "model.layers.recurrence.factorised_lstm:FactorisedLSTM"
     reads: ClassVar[tuple[str, ...]] = ("bias",)

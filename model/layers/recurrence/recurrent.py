@@ -109,7 +109,7 @@ class Recurrent(Sublayer):
         return new[0]
 
     def one(self, x_RD: Tensor, past: tuple[Tensor, ...], weights: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Return h, and c of an LSTM, after one more position. weights: `all_weights[0]` of a torch network."""
+        """Return h, and for an LSTM also c, after one more position. weights: `all_weights[0]` of a torch network."""
         if len(weights) % 2:  # the last weight is a projection, which torch's cells do not support
             *gates, project_DU = weights
             biases = gates[2:] or (None, None)

@@ -12,8 +12,8 @@ from model.settings import ModelSettings, Side
 class OneByOneSpec(Spec):
     """A sub-layer that computes the positions one by one, from the beginning."""
 
-    # torch.compile does not support torch's fused recurrent networks. From a Python loop over positions it would make
-    # one graph per length.
+    # torch.compile does not support torch's fused recurrent networks. It would unroll a Python loop over positions to
+    # one graph for each length.
     compiles: ClassVar[bool] = False
 
     def sequential(self, length: int) -> int:
@@ -21,7 +21,7 @@ class OneByOneSpec(Spec):
         return length
 
     def operations(self, config: ModelSettings, distance: int, side: Side) -> float:
-        """Return the number of steps from the input to the output, inf for later inputs."""
+        """Return the number of steps from the input to the output, or inf for a later input."""
         return distance + 1.0 if distance >= 0 else math.inf
 
 
@@ -31,7 +31,7 @@ class RecurrentSpec(OneByOneSpec):
     computation: ClassVar[str] = "model.layers.recurrence.recurrent:Recurrent"
     reads: ClassVar[tuple[str, ...]] = ("bias",)
     cell: ClassVar[str]  # name of the cell in torch
-    gates: ClassVar[int]  # number of D × D matrices for the input, and of D × D matrices for the state
+    gates: ClassVar[int]  # number of D × D matrices that multiply the input; as many multiply the state
     states: ClassVar[int]  # number of values of width D that a step stores for the backward pass
     units: int | None = None  # width of the state if it is wider than the output (lstm)
 
@@ -60,7 +60,7 @@ class RecurrentSpec(OneByOneSpec):
             raise ValueError(f"columns=true divides the width {config.d_model} in two: take an even one")
 
     def operations(self, config: ModelSettings, distance: int, side: Side) -> float:
-        """Return the number of steps from the input to the output, inf if no direction connects them."""
+        """Return the number of steps from the input to the output, or inf if no direction connects them."""
         both = self.bidirectional or self.columns
         reads_it = both or (distance <= 0 if self.backward else distance >= 0)
         return abs(distance) + 1.0 if reads_it else math.inf
