@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 _FROM = {**dict.fromkeys(("load", "plan", "run"), "ablations.api"), "UserError": "experiments.errors"}
 __all__ = ["UserError", "load", "plan", "run"]
 
-# A wheel installs the packages `model`, `experiments` and `reports` in the folder `packages` (setup.py). In a checkout
-# they are next to `ablations`. Their folder is inserted into sys.path before site-packages, which may have packages of
-# the same names, and after the folders of a user's script.
+# A wheel installs the packages `model`, `experiments` and `reports` in the folder `packages` (setup.py). In a checkout,
+# these packages are next to `ablations`. The folder with these packages is inserted into sys.path before site-packages,
+# because site-packages may have packages of the same names. It is inserted after the folders of a user's script.
 _packages = Path(__file__).with_name("packages")
 _home = str(_packages if _packages.is_dir() else _packages.parents[1])
 if _home not in sys.path:

@@ -62,7 +62,7 @@ class LoadedTable:
 
     @cached_property
     def table(self) -> "pd.DataFrame":
-        """The cells as text, as `ablations report` prints them. Each column has one head."""
+        """A data frame with the cells as text, as `ablations report` prints them. Each head is one line of text."""
         import pandas as pd  # imported late, because this import takes half a second
 
         grid = printed(self.as_built, "markdown").grid

@@ -139,10 +139,10 @@ def listed(file: Path, differences: Sequence[str]) -> list[str]:
 
 
 def selectors_in(words: list[str], where: str = "") -> dict[str, Any]:
-    """Return the selectors recorded in a file; {} if they cannot be parsed.
+    """Parse recorded arguments of `ablations report`. Return the options by name; {} if `words` cannot be parsed.
 
-    where: the place of the words for messages, if a person wrote them. In this case, words that cannot be parsed raise
-    UserError.
+    where: if a person wrote the words, their place in a file, for messages. In this case, words that cannot be parsed
+    raise UserError.
     """
     parser = argparse.ArgumentParser(add_help=False, exit_on_error=False, allow_abbrev=False)
     parser.add_argument("study", nargs="?")

@@ -125,7 +125,7 @@ def _use_of(task: str) -> Use:
 
 
 def _task_of(model: Path) -> str:
-    """Return the task of an exported model; "" if the folder names none. The loader then explains the error."""
+    """Return the task of an exported model; "" if the folder names none. The model's loader then reports the error."""
     with contextlib.suppress(UserError, OSError):
         config = (read_json(model / "config.json") or {}).get("config")
         return str(config["task"]) if isinstance(config, dict) else ""

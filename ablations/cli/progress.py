@@ -32,8 +32,8 @@ from reports.results.table import Table
 
 PLAIN_EVERY_S = 2.0  # minimum seconds between plain lines; a line is printed only if something has changed
 PLAIN_SILENT_S = 600.0  # seconds after which a plain line is printed even if nothing has changed
-SO_FAR_S = 120.0  # without a terminal: seconds until the partial table is first printed, doubled after each print
-BUILDING = 0.05  # maximum share of the time spent on building the partial table, in the coordinator's process
+SO_FAR_S = 120.0  # seconds until the partial table is first printed, if the output is not a terminal
+BUILDING = 0.05  # maximum share of the coordinator's time that building the partial table may take
 BAR = 20  # width of a bar in characters
 STOPPING = f"stopping after checkpoints, within {duration(GRACE_S)} (press Ctrl-C again to stop at once)"
 
@@ -73,8 +73,10 @@ class Live:
         self._counted: dict[State, int] = {}  # counts of the whole queue when `_counts` was computed
         self._counts: dict[State, int] = {}
         self._shown: RenderableType = ""  # the partial table
-        self._finished = 0  # finished runs when the partial table was built
-        self._next_table_s = 0.0 if self._console.is_terminal else SO_FAR_S  # due time in seconds since the start
+        self._finished = 0  # number of finished runs when the partial table was built
+        self._next_table_s = (
+            0.0 if self._console.is_terminal else SO_FAR_S
+        )  # when the partial table is due, in seconds since the start
 
     def __enter__(self) -> Self:
         if self._console.is_terminal:
@@ -98,7 +100,7 @@ class Live:
         self._print_table_so_far(view)
 
     def _table_so_far(self, view: View) -> RenderableType:
-        """Return the partial table. It is built again when a run has finished (see BUILDING for how often)."""
+        """Return the partial table. The table is built again when a run has finished, as often as BUILDING allows."""
         finished, began = view.counts.get(State.FINISHED, 0), time.monotonic()
         due = finished > self._finished and began - self._began >= self._next_table_s
         if self._watched and self._watched.table and due:
@@ -110,7 +112,10 @@ class Live:
         return self._shown
 
     def _print_table_so_far(self, view: View) -> None:
-        """Print the partial table as Markdown after SO_FAR_S, and again whenever the elapsed time has doubled."""
+        """Print the partial table as Markdown after SO_FAR_S, and again whenever the elapsed time has doubled.
+
+        Print nothing if no run has finished since the last print.
+        """
         passed, finished = time.monotonic() - self._began, view.counts.get(State.FINISHED, 0)
         if self._watched and self._watched.table and passed >= self._next_table_s and finished > self._finished:
             with contextlib.suppress(UserError):

@@ -226,7 +226,7 @@ def run_chosen(
 
 
 def _trust(store: Store, study: str) -> None:
-    """Allow the commands and functions of a study that another user, or another machine, has queued.
+    """Mark the jobs of a study that another user, or another machine, has queued as trusted, so that they may run.
 
     Raises UserError if the study is not queued.
     """

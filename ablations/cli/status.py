@@ -90,7 +90,7 @@ def _lacking_in_mlflow(found: Mapping[str, bool], command: str) -> Iterator[str]
 
 
 def _of_plan(plan: Plan) -> str:
-    """Return the counts of a plan: "table3, profile demo: 20 runs: 12 finished, 1 running, 7 waiting"."""
+    """Return the numbers of a plan's runs by state: "table3, profile demo: 20 runs: 12 finished, 8 waiting"."""
     counts = Counter(run.state_in_words for run in plan.trainings)
     words = ", ".join(f"{count} {word}" for word, count in counts.items())
     return f"{plan.study.name}, profile {plan.profile}: {number(len(plan.trainings), 'run')}: {words}"
@@ -146,7 +146,7 @@ def _notes(queue: Queue, holder: str, names: Sequence[str] = ()) -> list[str]:
 
 
 def _waiting(store: Store, queue: Queue, command: str, waiting: Sequence[JobStatus]) -> Iterator[str]:
-    """Yield one line per reason for waiting, with the keys of the rows that wait for it, in the order of the queue."""
+    """Yield one line per reason for waiting, with the keys of the waiting rows, in the order of the queue."""
     why, causes = _reasons(store, queue, command), dict[str, dict[str, list[int]]]()
     studies = {member.study for row in waiting for member in row.members}
     for row in waiting:
@@ -162,7 +162,7 @@ def _waiting(store: Store, queue: Queue, command: str, waiting: Sequence[JobStat
 
 
 def _seeds(seeds: Sequence[int]) -> str:
-    """Return "seed 2", "seeds 1, 2, 3" or "ensemble"."""
+    """Return seeds as text, such as "seed 2", "seeds 1, 2, 3" or "ensemble"."""
     first, *others = [seed_in_words(seed) for seed in seeds]
     return f"seeds {', '.join(map(str, sorted(seeds)))}" if others else first
 

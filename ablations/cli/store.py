@@ -36,7 +36,7 @@ def tables(store_options: StoreOptions, as_json: options.Json = False) -> None:
 
 
 def note(table: StoreTable) -> str:
-    """Return the reason why the present study does not contain the table's runs; "" if it does."""
+    """Return the reason why the table's runs are not in the present study; "" if the study contains the runs."""
     if table.gone:
         return "no longer in the study"
     if table.settings:

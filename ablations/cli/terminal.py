@@ -50,7 +50,7 @@ class Guarded:
         return False
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("buffer", "detach"):  # they would bypass the filter
+        if name in ("buffer", "detach"):  # these attributes would bypass the filter
             raise AttributeError(name)
         return getattr(self.stream, name)
 

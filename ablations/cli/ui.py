@@ -1,4 +1,7 @@
-"""The command `ablations ui`, which serves MLflow on a store at 127.0.0.1, with a study's table as a comparison."""
+"""The command `ablations ui`, which serves MLflow's web interface for a store at 127.0.0.1.
+
+With a study, MLflow also shows the study's table and figures.
+"""
 
 import contextlib
 import errno
@@ -46,7 +49,7 @@ from reports.results.table import change_digits
 from reports.table.settings import at, show
 
 MLFLOW = "mlflow"  # a value of --rebuild; the other values are sinks
-LEAVE_S = 10.0  # seconds for MLflow to end after Ctrl-C
+LEAVE_S = 10.0  # seconds that MLflow may take to end after Ctrl-C
 FILES = {"markdown": "table.md", "latex": "table.tex", "csv": "table.csv", "json": "table.json", "setup": "setup.md"}
 
 
@@ -113,7 +116,7 @@ def _serve(command: Sequence[str], server: str) -> int:
 
 def _refuse_used_port(port: int) -> None:
     with contextlib.closing(socket.socket()) as trial:
-        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # like the server: allow a port in TIME_WAIT
+        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # allow a port in TIME_WAIT, as the server does
         try:
             trial.bind((HOST, port))
             return

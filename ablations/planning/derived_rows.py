@@ -11,11 +11,11 @@ from experiments.tasks.base import Task
 
 
 def as_run(study: Study, row: Variation) -> Variation:
-    """Add the settings of the row that an ensemble or a branch uses to that ensemble or branch.
+    """Return the row with the settings that it inherits.
 
-    Other rows are returned unchanged. A setting of the ensemble (about decoding) or of the branch (about the continued
-    training) replaces the same setting of the used row. A branch has the seeds of its parent row, unless the branch
-    sets `seeds`.
+    An ensemble inherits the settings of the row that it averages, and a branch those of its parent row. A setting of
+    the ensemble (about decoding) or of the branch (about the continued training) replaces the inherited setting. A
+    branch also inherits the seeds, unless it sets `seeds`. Other rows inherit nothing.
     """
     named = row.ensemble.of if row.ensemble else row.branch.row if row.branch else None
     if named is None:

@@ -198,7 +198,7 @@ def row_config(context: Context, row: Variation | None) -> tuple[TaskConfig, tup
 def build(config_type: type[Config], task: str, settings: Mapping[str, Setting], where: str) -> Config:
     """Return the validated configuration. All names must be known settings.
 
-    Raises UserError that names each wrong value and its source.
+    Raises UserError with each wrong value and its source.
     """
     values = nested({name: setting.value for name, setting in settings.items()}) | {"task": task}
     try:

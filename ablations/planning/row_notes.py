@@ -33,9 +33,9 @@ def of_settings(rows: list[PlannedRow]) -> list[str]:
 
 
 def of_seeds(study: Study, rows: list[PlannedRow]) -> list[str]:
-    """Return a note if rows have several seeds and the command contains no place for the seed; otherwise [].
+    """Return a note if rows have several seeds and the command contains no placeholder for the seed; otherwise [].
 
-    Such a command may ignore the seed. The places are {seed}, {settings} and {settings.yaml}.
+    Such a command may ignore the seed. The placeholders are {seed}, {settings} and {settings.yaml}.
     """
     if not study.command or {"seed", "settings", "settings.yaml"} & set(names(study.command)):
         return []

@@ -42,13 +42,13 @@ class Forecast:
     disk_bytes: dict[str, float]
     seconds: dict[str, float | None]
     makespan_s: float | None  # seconds until all runs have ended; None if the time of a run is unknown
-    devices: dict[str, int]  # number of devices, only for runs on more than one
+    devices: dict[str, int]  # number of devices, only for runs on several devices
     evaluations_known: bool  # whether the time of evaluations is known
     unknown: str = ""  # the text to print if the time is unknown
 
     @property
     def total_s(self) -> float:
-        """Total seconds of all runs, one after the other. A run of unknown time counts 0."""
+        """Total seconds of all runs, one after the other. A run of unknown time counts as 0."""
         return sum(seconds or 0.0 for seconds in self.seconds.values())
 
 

@@ -50,7 +50,7 @@ class LayerType:
     operations: int  # number of sequential operations
     path: str
     formula: float  # value of `path`
-    layers: int  # minimum number of causal layers after which every output sees all its inputs; 0: none is enough
+    layers: int  # minimum number of causal layers after which every output sees all its inputs; 0 if there is none
     exact: int | None  # length of the longest path through `layers` layers; None if `layers` is 0 or n > LONGEST
 
 

@@ -69,7 +69,7 @@ def _one_of_each_row(runs: Iterable[PlannedRun]) -> list[PlannedRun]:
 
 
 def missing_precisions(chosen: Selected, runs: Sequence[PlannedRun], slots: Sequence[Slot]) -> list[Refusal]:
-    """Return refusals of rows whose precision one of the devices does not support, because it might train the rows."""
+    """Return refusals of rows whose precision one of the devices does not support. That device might train the rows."""
     found = _by_message(chosen, runs, slots, chosen.task.device_preflight)
     return [Refusal(tuple(rows), f"{why} {_ELSEWHERE}") for why, rows in found.items()]
 
@@ -89,7 +89,7 @@ def _by_message(
 
 def _too_large(chosen: Selected, runs: Sequence[PlannedRun], slots: Sequence[Slot]) -> Iterator[Refusal]:
     """Yield a refusal of the rows that need more memory than any device has."""
-    devices: dict[tuple[str, str], list[Slot]] = {}  # (device, kind) → its slots, all of which one run may use
+    devices: dict[tuple[str, str], list[Slot]] = {}  # (device, kind) → slots; one run may use all slots of a device
     for slot in slots:
         devices.setdefault((slot.unit, slot.kind), []).append(slot)
     capacities = {

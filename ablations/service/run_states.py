@@ -27,7 +27,7 @@ def lacks_checkpoints(run: PlannedRun, store: Store, task: Task) -> bool:
     lacking = [e for e in run.evaluations if store.evaluation(run.run_id, e.eval_id) is None]
     if not all(task.serves(spec, weights) for spec in (*lacking, *run.read_by)):
         return True
-    # A branch may begin only with a checkpoint of the present code.
+    # A branch may begin only with a checkpoint that the present code made.
     code = task.training_code(store.root) if run.read_at else ""
     return any(checkpoint_of(store, ParentRun(run.run_id, step), code) is None for step in run.read_at)
 

@@ -90,7 +90,7 @@ class SelectedTable:
     replan: Callable[[], Plan]  # computes the plan with current states
     columns: tuple[Column, ...]
     asked: tuple[str, ...] = ()  # command-line arguments that select this table, without folders
-    bundle: str = ""  # for a bundle: which of its numbers were computed again
+    bundle: str = ""  # for a bundle: which of its numbers were recomputed
     to_paste: str = ""  # the arguments in `asked` with folders and the store, quoted for a shell
 
     @property
@@ -239,7 +239,7 @@ opened_archives: list[str] = []
 
 
 def holds_table(name: str) -> bool:
-    """Return whether an argument has the ending of a file that an extra opens as a table."""
+    """Return whether an extra can open the named file as a table, judged by the ending of the name."""
     return name.endswith(tuple(added("archives")))
 
 

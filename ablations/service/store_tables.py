@@ -285,7 +285,11 @@ def _near(others: Iterable[KnownRun], run: PlannedRun, store: Store) -> Iterator
 
 
 def say_orphans(found: Iterable[Orphan]) -> list[str]:
-    """Return one message for each change of a default or of the command, with the time since which it applies."""
+    """Return one message for each set of changes.
+
+    A message names the runs that are not used, and the defaults or parts of the command that have changed since the
+    runs were trained.
+    """
     by_change: dict[tuple[str, ...], list[Orphan]] = {}
     for orphan in found:
         names = dict.fromkeys([*orphan.was, *orphan.now])

@@ -57,8 +57,8 @@ def train(
 ) -> Summary:
     """Queue the runs of a selection that have no valid results, and work on them.
 
-    stale: see enqueue.wanted. work_on: the function that works on the queued runs of a plan. queued: whether the runs
-    were queued before. Then they are not queued again, because a user may have cancelled some of them.
+    stale: see enqueue.wanted. work_on: the function that works on the queued runs of a plan. queued: if true, the runs
+    were queued before. They are not queued again, because a user may have cancelled some of them.
     """
     plan, store = chosen.plan, chosen.store
     runs = wanted(plan, stale)

@@ -320,7 +320,8 @@ class Code:
     def _check(self, before: str, tree: str) -> list[str]:
         """Return the paths in which two trees differ.
 
-        Raises UserError for a symbolic link that leads out of the repository, a submodule, or a path that is linked.
+        Raises UserError for a symbolic link that leads out of the repository, for a submodule, and for a path below
+        one of `links`.
         """
         changed = self._git.entries(before, tree)
         every = changed if before == self._git.nothing else self._git.entries(self._git.nothing, tree)

@@ -126,7 +126,7 @@ class Ensemble(StrictModel):
 
 
 class Branch(StrictModel):
-    """The parent row of a branch and the last shared step, such as {row = "base", step = 80_000}; docs/branches.md."""
+    """A branch's parent row and last shared step, such as {row = "base", step = 80_000}; see docs/branches.md."""
 
     row: Key = Field(description="row of the parent run, whose first steps are shared")
     step: Count = Field(description="the last shared step; a profile's scale.steps multiplies it")

@@ -26,7 +26,7 @@ from reports.spec.sentences import Cited, Claim, compared, parse
 
 
 class Protected(StrictModel):
-    """The table [protected]: files that measure the rows, and that no row may change."""
+    """The table [protected]: files that no row may change, such as the code that measures the rows."""
 
     paths: tuple[Text, ...] = Field((), strict=False, description="files and folders, relative to the study's folder")
 
@@ -321,9 +321,9 @@ def _refused(row: Variation, code: RefusedCode) -> Variation:
 
 
 def _check_places(pivot: Mapping[str, str], kind: str, places: Sequence[tuple[str, str, str]]) -> None:
-    """Raise ValueError for a row or cited result that has no cell of its own in the pivot.
+    """Raise ValueError for a row or cited result that has no separate cell in the pivoted table.
 
-    Its label gives the line of the cell, and its group gives the column.
+    The label of the row or cited result selects the line of the cell, and the group selects the column.
     """
     taken = dict[tuple[str, str], str]()
     for name, label, group in places:

@@ -121,7 +121,7 @@ def label(text: str) -> str:
 
 
 def colours(names: Sequence[str]) -> dict[str, tuple[str, str]]:
-    """Return a colour and a marker for each name, in order. Colours repeat with other markers."""
+    """Return a colour and a marker for each name, in order. Names with the same colour have different markers."""
     return {
         name: (COLOURS[i % len(COLOURS)], MARKERS[(i + i // len(COLOURS)) % len(MARKERS)])
         for i, name in enumerate(dict.fromkeys(names))

@@ -184,7 +184,7 @@ def _run(outcome: Outcome) -> tuple[object, ...]:
 
 
 def _data(grid: Grid) -> str:
-    """Return the table as JSON for a script element. The characters <, > and & are escaped, so no text can end it."""
+    """Return the table as JSON for a script element. <, > and & are escaped, so that no text can end the element."""
     heads = [f"{head.top} {head.sub}".strip() for head in grid.heads]
     lines = [heads, *([cell.text + cell.mark for cell in line.cells] for line in grid.lines)]
     text = json.dumps(lines).replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

@@ -152,8 +152,8 @@ def _costs(table: Table, shown: Sequence[Cost]) -> Layout:
 def _cost(cost: Cost, known: Sequence[float], table: Table) -> Callable[[Row], Cell]:
     """Return the function that makes the cells of a cost.
 
-    A number has `cost.digits` digits after the decimal point. If that is None, it has enough digits (1 to 6) to print
-    three significant digits of the smallest value. Costs with `power` are printed with an exponent.
+    A number has `cost.digits` digits after the decimal point. If `cost.digits` is None, a number has enough digits (1
+    to 6) to print three significant digits of the smallest value. Costs with `power` are printed with an exponent.
     """
     factor = 1 / cost.unit
     smallest = min((value for value in known if value > 0), default=10 / factor) * factor

@@ -18,7 +18,10 @@ _BLOCK_START = re.compile(r"^(\d*)([-+.)]|=+|#+)(?=\s|$)")  # start of a list or
 
 
 def render(table: Table) -> str:
-    """Return the title, the pipe table, and a list of warnings and notes; for a bundle, the line about it first."""
+    """Return the title, the pipe table, and a list of warnings and notes.
+
+    For a bundle, the text begins with the line about the bundle.
+    """
     shown = printed(table, "markdown")
     parts = [as_pipe(shown.grid)]
     if shown.table.title:

@@ -37,7 +37,7 @@ def differs(recorded: Any, computed: float) -> bool:
 
 
 def read_counts(folder: Path, counts: Counts) -> "NDArray[Any] | None":
-    """Return the counts (sentences × names), as integers if all are whole; None if the evaluation stored none.
+    """Return the counts (sentences × names); None if the evaluation stored none.
 
     Raises Damaged if the file cannot be read or has other contents.
     """
@@ -55,9 +55,9 @@ def read_counts(folder: Path, counts: Counts) -> "NDArray[Any] | None":
 
 
 def _fields(path: Path, names: tuple[str, ...]) -> "NDArray[Any] | None":
-    """Return the named fields of each line's JSON object; None if a line lacks a field or has text in it.
+    """Return the named fields of each line's JSON object, as integers if all numbers are whole.
 
-    Raises Damaged if the file cannot be read.
+    Return None if a line lacks a field or has text in it. Raises Damaged if the file cannot be read.
     """
     import numpy as np
 

@@ -148,8 +148,8 @@ def shares_of_rows(base: Row, row: Row, key: str, set_: str, metric: str, shares
     """Return the shares of base and of the row in the metric's unit, averaged over the first n seeds of each.
 
     n is the smaller of the two numbers of seeds. The metric must be the mean of the shares times a factor (for example
-    100), and both rows must have the same factor. Return None if this is not so, if all shares are zero, or if the
-    examples do not form pairs.
+    100), and both rows must have the same factor. Return None if one of these conditions is not met, if all shares are
+    zero, or if the examples do not form pairs.
     """
     seeds = min(len(base.outcomes), len(row.outcomes))
     found: list[NDArray[Any]] = []

@@ -185,7 +185,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """Everything that a format prints."""
+    """A table with all data that a format prints."""
 
     spec: TableSpec
     title: str  # the title of the spec, or the chosen caption
@@ -210,7 +210,7 @@ class Table:
     chosen: Choices = field(default_factory=Choices)  # choices of the command, which replace those of the study
     last_change: str = ""  # day (UTC) on which the last attempt at the table's runs ended; "" if unknown
     bundle: str = ""  # for a bundle: the line that says what was recomputed; every format prints it first
-    not_shown: int | None = 0  # number of the study's rows with results that are not here; None: the ledger is damaged
+    not_shown: int | None = 0  # number of other rows of the study with results; None if the ledger is damaged
     papers_corpus: bool = True  # whether the rows are trained on the corpus of the published numbers
 
     @property

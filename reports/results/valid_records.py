@@ -55,7 +55,7 @@ def valid_evaluation(
 ) -> tuple[EvaluationResult | None, str]:
     """Return the record of an evaluation, and "". Return None and the reason if the record is left out.
 
-    Return None and "" if there is no record. The record is left out also if a score of `columns` does not agree with
+    Return None and "" if there is no record. The record is also left out if a score of `columns` does not agree with
     its counts.
     """
     place = f"runs/{run.run_id}/evaluations/{planned.eval_id}"

@@ -16,7 +16,7 @@ from experiments.labels import Key, Text
 from experiments.messages import suggestion
 from model.strict import StrictModel
 
-ALL_CITED = "cited"  # name in a claim for all cited results in the group of the claim's first name
+ALL_CITED = "cited"  # a name in claims that stands for all cited results in the group of the first name
 FORMS = (
     "A is better than B in bleu",
     "A is worse than B, C in bleu by at least 0.5",

@@ -32,7 +32,7 @@ class _Gap(NamedTuple):
     # The ends of the 95 % interval of `gain`: equal to `gain` for exact numbers, infinite if nothing is tested.
     low: float
     high: float
-    marked: bool  # whether the difference is significant, or for exact numbers, not zero
+    marked: bool  # whether the difference is significant; for exact numbers, whether it is not zero
     words: str  # description of the difference
 
 

@@ -229,7 +229,7 @@ TOOL = "transformer-ablations"
 def made_with(table: Table) -> Iterator[Note]:
     """Yield notes on the devices, packages and code that trained the rows, without repetition."""
     done = [o for o in (*table.outcomes, *table.members) if o.record is not None and not o.run.spec.imported]
-    trained = [o for o in done if not o.run.spec.members]  # an ensemble is only decoded
+    trained = [o for o in done if not o.run.spec.members]  # an ensemble is not trained
     for opening, of, made in (("Trained on", device, trained), ("Software:", software, done)):
         found = [text for text in dict.fromkeys(of(outcome) for outcome in made) if text]
         if found:

@@ -1,4 +1,4 @@
-"""Warnings: differences in how a table's numbers were made, and results that are left out."""
+"""Warnings about differences in how a table's numbers were made, and about results that are left out."""
 
 import itertools
 from collections import Counter
@@ -61,7 +61,7 @@ _MUST_AGREE: dict[str, Callable[[Outcome], Any]] = {
     "kinds of device for training": lambda o: o.record and o.record.device_kind,
     "kinds of device for evaluation": _each(_scored, lambda facts: facts.device_kind),
 }
-_OF_THE_DATA = ("corpora", "tokenizers")  # may differ between groups, such as language pairs
+_OF_THE_DATA = ("corpora", "tokenizers")  # these facts may differ between groups, such as language pairs
 
 
 def _mixed_versions(table: Table) -> Iterator[str]:
@@ -94,7 +94,11 @@ def _mixed(rows: Iterable[Row], what: str, of: Callable[[Outcome], Any]) -> str:
     return f"The rows mix {len(holders)} {what}: {'; '.join(parts)}."
 
 
-_PARTS = {"training": "training code", "decode": "decoding code", "score": "scoring code"}  # of built-in tasks
+_PARTS = {
+    "training": "training code",
+    "decode": "decoding code",
+    "score": "scoring code",
+}  # numeric parts of built-in tasks
 # Stale part (`RunState.stale`) → name of its code in the warning
 _OLDER = {
     "training": "training",

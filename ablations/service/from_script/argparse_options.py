@@ -371,7 +371,7 @@ def _single(argument: Argument, defaults: Keywords, code: Code) -> Option | None
 
 
 def _of_loop(argument: Argument) -> bool:
-    """Return whether the call is inside nothing but a loop over parsers, which adds the argument to each parser."""
+    """Return whether the only block around the call is a loop over parsers, which adds the argument to each parser."""
     of = argument.call.func.value if isinstance(argument.call.func, ast.Attribute) else None
     loop = argument.at.around[0]
     same = isinstance(loop, ast.For) and isinstance(of, ast.Name) and name_of(loop.target) == of.id
@@ -466,7 +466,7 @@ def _of_text(test: ast.Compare) -> bool:
 def _test_of(node: ast.AST | None) -> tuple[str, str] | None:
     """Return one text that makes an expression true and one that makes it false.
 
-    Return None if the expression is no test of a text.
+    Return None if the expression does not test a text.
     """
     if isinstance(node, ast.Call) and name_of(node) == "bool" and len(node.args) == 1:
         node = node.args[0]

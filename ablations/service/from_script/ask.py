@@ -28,7 +28,7 @@ _CHILD = Path(__file__).with_name("ask_child.py")
 _LAST_LINES = 5
 
 
-# Libraries with parsers that can be asked. A script that imports none of them would start to train.
+# Libraries whose parsers `ask_child.py` supports. A script that imports none of these libraries would start to train.
 PARSERS = {"argparse", "configargparse", "click", "typer", "tyro", "simple_parsing", "jsonargparse", "transformers",
            "trl", "draccus", "pyrallis", "tap", "lightning", "pytorch_lightning"}  # fmt: skip
 

@@ -152,7 +152,7 @@ def _yaml_word(words: Sequence[str], folder: Path) -> str:
 def _config_word(given: Sequence[str], folder: Path) -> str:
     """Return the word of the command that names a configuration file; "" if there is none.
 
-    The file may set the script's options, so they are not made settings.
+    The file may set the script's options, so these options do not become settings.
     """
     for before, word in zip(["", *given], given, strict=False):
         key, _, text = word.partition("=") if word.startswith("-") else (before, "", word)

@@ -151,7 +151,7 @@ class Field:
     default: ast.expr | None
     about: str = ""
     factory: ast.expr | None = None
-    marked: str = ""  # why its annotation prevents a setting; "" if it does not
+    marked: str = ""  # reason why the annotation prevents a setting; "" if there is none
 
 
 def _parameters(function: Function) -> list[Field]:

@@ -27,7 +27,7 @@ _STEP = re.compile(r"\b(epoch|step|iter|iteration|it|round|update)\b([ \t]*[:=#]
 _MEAN = re.compile(r"avg|average|mean", re.IGNORECASE)
 NUMBER = r"([-+\d.e]+)"
 _PRINTS = ("print", "info", "echo", "secho")
-_STREAMS = ("stdout", "stderr", "tqdm")  # a write to another object is taken as a write to a file
+_STREAMS = ("stdout", "stderr", "tqdm")  # a write to another object is regarded as a write to a file
 _SETS = {"test": "test", "train": "train", "training": "train",
          **dict.fromkeys(("val", "valid", "validation", "dev", "eval", "evaluation"), "dev")}  # fmt: skip
 _LOSS = re.compile("loss", re.IGNORECASE)
@@ -53,7 +53,10 @@ class Printed:
 
 @dataclass(frozen=True)
 class _Template:
-    """A printed text with \\0 for each inserted value and \\1 for each of its decimals, and the values' expressions."""
+    """A printed text, and the expressions of its values.
+
+    The text has \\0 for each inserted value, followed by \\1 for each decimal of the value.
+    """
 
     text: str
     values: tuple[str, ...]

@@ -164,7 +164,7 @@ def describe(kind: str, choices: Sequence[Any], about: Any) -> str:
 
 
 def as_kind(value: Any, kind: str) -> Any:
-    """Return a literal default as the value of type int, float or text; UNKNOWN if it cannot be converted."""
+    """Convert a literal default to the type int, float or text. Return UNKNOWN if this is not possible."""
     try:
         if kind == "int":
             number = int(value) if isinstance(value, str) else value
@@ -177,7 +177,7 @@ def as_kind(value: Any, kind: str) -> Any:
 
 
 def settle(options: Sequence[Option]) -> list[Option]:
-    """Mark each option as left out whose default TOML cannot represent, unless the option is required."""
+    """Mark options as left out if TOML cannot represent their defaults. Required options are not marked."""
     found = []
     for option in options:
         value = list(option.value) if isinstance(option.value, tuple) else option.value

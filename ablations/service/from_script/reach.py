@@ -1,4 +1,4 @@
-"""Find the code that a run of a script reaches, as far as its syntax shows.
+"""Find the code that a run of a script reaches, as far as the syntax of the script shows this.
 
 The body of each imported module is reached, except its code under `if __name__ == "__main__"`. A function is reached if
 reached code mentions its name, also through an import, or if a decorator such as `@app.command()` registers it. A class

@@ -94,7 +94,7 @@ def _metrics(found: Sequence[Printed]) -> Iterator[str]:
     it is the first entry.
     """
     lines = list(dict.fromkeys(one.line for one in found))
-    every = list({(one.set, one.name): one for one in found}.values())  # the last one of each set and name
+    every = list({(one.set, one.name): one for one in found}.values())  # the last number of each set and name
     every.sort(key=lambda one: (("test", "dev", "train").index(one.set), -lines.index(one.line)))
     if not every:
         yield _NO_METRIC
