@@ -118,7 +118,7 @@ SELECTING = ("profile", "corpus", "rows", "seeds", "sets", "store", "state_dir")
 
 
 def table_named(recorded: Mapping[str, Any], study: str, file: Path, selectors: Selectors) -> SelectedTable:
-    """Return the table that a printed file names. Selectors of the command replace those of the file.
+    """Return the table that a printed file names. Selectors of the command replace the selectors in the file.
 
     study: a built-in study, a bundle, or a .toml file. A .toml file is looked up in the folder of the printed file, in
     the working directory, and in the folders from which this user queued studies.

@@ -33,8 +33,8 @@ def matched(study: Study, selection: Selection, task: Task) -> tuple[Study, list
     """Return the study with the solved values in its rows, and notes for the table.
 
     The notes say what was matched and by which setting, and list the remaining differences. Values are solved for the
-    selected rows, and for the rows whose trainings selected ensembles and branches use. They are not solved for base,
-    ensembles, branches and imported rows. Raises UserError if a row cannot be matched.
+    selected rows, and for the rows that selected ensembles and branches use. No values are solved for base, ensembles,
+    branches and imported rows. Raises UserError if a row cannot be matched.
     """
     name, profile = study.profile_named(selection.profile)
     if not any(each.match or each.by for each in (study, profile, *study.variations)):

@@ -68,8 +68,9 @@ def study_first(
 def find_trained(named: Named, selectors: Selectors, does: Sequence[str] = ("translate",)) -> Trained:
     """Return the named run.
 
-    does: accepted values of `Use.does` (experiments/tasks/base.py). Raises UserError if the name selects no run or
-    several runs, if the run is not trained or is an ensemble, or if the value of its task is not in `does`.
+    does: accepted values of `Use.does` (experiments/tasks/base.py). Raises UserError if `named` selects no run or
+    several runs. Also raises UserError if the run is not trained, is an ensemble, or has a task with another value of
+    `Use.does`.
     """
     if (named.run is None) == (named.study is None):
         raise UserError("No model was named. Name it with STUDY, --row KEY and --seed N, or with --run RUN_ID.")

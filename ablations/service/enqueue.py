@@ -160,7 +160,7 @@ def keep_rows(chosen: Selected, plan: Plan, runs: Iterable[PlannedRun]) -> None:
 def row_of(plan: Plan, run: PlannedRun, store: Store) -> TableRow:
     """Return the record of a run's row: its place in the table, evaluations, code trees and differing settings.
 
-    The differing settings are those whose values are not the values in the record of the run.
+    A differing setting has another value in this row than in the record of the run.
     """
     first = spec_of(store, run.run_id, forgiving=True)
     usual = dict(flatten(first.config)) if first else {}

@@ -114,7 +114,7 @@ def why_unknown(runs: Iterable[PlannedRun]) -> str:
 
 
 def measure(chosen: Selected, runs: Sequence[PlannedRun], slot: Slot, progress: Progress) -> None:
-    """Measure the training speed for each combination of cost and precision in the rows. Record it in the store.
+    """Measure the training speed for each combination of cost and precision in the rows. Store the measured speeds.
 
     A measurement trains a few steps on one slot. The cheapest and the most expensive row of each precision are measured
     first. The other rows are measured until PROBED_S has passed. The speeds of the remaining rows are interpolated.

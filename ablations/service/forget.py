@@ -29,8 +29,8 @@ class Candidates:
 def of_table(chosen: Selected, *, gone: bool) -> list[str]:
     """Return the run_ids of a table's runs that are in the store or in its queue.
 
-    gone: instead, return the runs of the same study and profile that the present study does not contain, or contains
-    with other settings.
+    gone: if true, return instead the runs of the same study and profile that the present study does not contain, or
+    contains with other settings.
     """
     store, plan = chosen.store, chosen.plan
     known = {*store.run_ids(), *Members(store).queued}

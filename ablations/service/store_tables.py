@@ -231,7 +231,7 @@ def _times(store: Store, members: Members, run_id: str) -> Iterator[float]:
 
 @dataclass(frozen=True)
 class Orphan:
-    """A finished run whose settings differ from those that the present study has for the same row and seed."""
+    """A finished run whose settings differ from the present study's settings for the same row and seed."""
 
     run_id: str
     planned: PlannedRun  # the run of the present study

@@ -1,4 +1,4 @@
-"""Build the table of a selection from a store or a bundle, and parse the options with which it is printed."""
+"""Build the table of a selection from a store or a bundle, and parse the options for printing a table."""
 
 import contextlib
 import shlex

@@ -139,8 +139,6 @@ class Code:
         self._pinned, self._head = "", self._git.head  # the study's base_commit; the commit of base's code
         self.links, self.base = list[str](), ""  # links: untracked paths, relative to the study's folder
 
-    # --- base
-
     def begin(self, own: Iterable[str], links: Sequence[str], protected: Sequence[str], commit: str = "") -> None:
         """Make the tree of base, and find the paths in `links` that git does not track.
 
@@ -212,8 +210,6 @@ class Code:
             "Each row runs from its own snapshot of the code, with the same Python and "
             f"packages{f' ({linked})' if linked else ''}."
         )
-
-    # --- rows
 
     def of(self, change: Change) -> RowCode:
         """Return the code of a row with this change."""
@@ -314,8 +310,6 @@ class Code:
         except GitError:
             return False
         return True
-
-    # --- checks
 
     def _check(self, before: str, tree: str) -> list[str]:
         """Return the paths in which two trees differ.

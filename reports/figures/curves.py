@@ -34,7 +34,7 @@ class Logged:
 
 
 def logged(columns: Sequence[Column]) -> list[Logged]:
-    """Return the logged metrics that can be drawn, the preferred ones first.
+    """Return the logged metrics that can be drawn, preferred metrics first.
 
     Metrics of sets that are scored during training (`dev_perplexity`) come before metrics of the training itself.
     """

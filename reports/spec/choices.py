@@ -82,7 +82,7 @@ class TableChoices(Choices):
         return (self.markdown, self.terminal, self.latex, self.html)
 
     def layers(self, format_: str) -> Iterable[Choices]:
-        """Return the choices that apply to a format. Later ones replace earlier ones."""
+        """Return the choices that apply to a format. Later choices replace earlier choices."""
         of = getattr(self, format_, None)
         return (self, *((of,) if isinstance(of, Choices) else ()))
 

@@ -58,7 +58,7 @@ def _check(comparison: Comparison, known: "_Differences") -> tuple[Finding | Non
 
 
 def _compared(name: str, table: Table) -> Column | Cost | None:
-    """Return the column or cost to which a name in a claim refers; None if the rows are not scored on such a set.
+    """Return the column or cost to which a name in a claim refers; None if the table has no such column or cost.
 
     The name of a published number refers to the first column that prints the number. Raises UserError for any other
     name that several columns have.

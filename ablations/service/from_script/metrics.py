@@ -17,7 +17,8 @@ _METRIC = re.compile(
     r"(?:(?<![a-z])|(?<=test)|(?<=train)|(?<=val)|(?<=dev)|(?<=eval))(acc|accuracy|f1|bleu|auc|auroc|score|loss|ppl|perplexity|err|error|rmse|mse|mae|r2|wer|cer|iou|miou|map"
     r"|recall|precision|psnr|ssim|fid)(?![a-z])", re.IGNORECASE,
 )  # fmt: skip
-# A label before a value, a value with its average such as "0.5 (0.6)", and a count such as "7/10 (70%)".
+# The next three patterns match a label before a value, a value with its average such as "0.5 (0.6)", and a count such
+# as "7/10 (70%)". In these patterns, \0 stands for a value and \x01 for each of its decimals (see `_Template`).
 _LABEL = re.compile(r"((?:[A-Za-z][\w@/.-]*[ \t]+)?[A-Za-z][\w@/.-]*)([ \t]*[:=]?)([ \t]*)\0(\x01*)")
 _AVERAGE = re.compile(r"\0\x01*([ \t]*\([ \t]*)\0(\x01*)")
 _COUNT = re.compile(r"\0\x01*[ \t]*/[ \t]*(?:\0\x01*|\d+)(?:[ \t,:]*\([ \t]*\0(\x01*)[ \t]*%)?")
