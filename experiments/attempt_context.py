@@ -1,4 +1,7 @@
-"""The context of an attempt, which its task uses in training and evaluation. Imports no torch."""
+"""The context of an attempt, which its task uses in training and evaluation.
+
+This module does not import torch.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

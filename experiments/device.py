@@ -89,7 +89,7 @@ class Device:
         return tensor.to(self.torch_device, non_blocking=True) if self.is_cuda else tensor
 
     def number(self, value: float) -> Tensor | float:
-        """Return a number for computations with tensors. On a GPU it is an fp32 tensor, made without waiting."""
+        """Return a number for computations with tensors. On a GPU, it is an fp32 tensor, made without waiting."""
         return torch.full((), value, device=self.torch_device) if self.is_cuda else value
 
     def seed(self, value: int) -> None:

@@ -13,7 +13,8 @@ of its members. A branch begins with the state of another run, its parent run, a
 branch include the run_id of its parent run and this step.
 
 Settings on which the trained weights do not depend are not part of run_id (config/run_config.py: NOT_IN_RUN_ID).
-Imports no torch.
+
+This module does not import torch.
 """
 
 import hashlib
@@ -64,7 +65,7 @@ def identity_of(
 
 
 def named_settings(config: TaskConfig) -> dict[str, Any]:
-    """Return the settings that are part of run_id, by dotted name. They differ from the declared defaults."""
+    """Return the settings that are part of run_id because they differ from their defaults, by dotted name."""
     changed = difference(config, defaults(type(config)))
     return _without(changed, ("task", "seed", *config.roles().not_in_run_id))
 

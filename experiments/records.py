@@ -1,4 +1,4 @@
-"""Types and constants shared by several packages. Imports nothing of this project."""
+"""Types and constants shared by several packages. This module imports nothing of this project."""
 
 import time
 from enum import IntEnum, StrEnum

@@ -1,7 +1,8 @@
 """The specification of a run: one immutable record that is used from the plan to the result.
 
-The plan makes a `RunSpec`. The queue, the attempt and the result store it unchanged, and add their own fields. Imports
-no torch.
+The plan makes a `RunSpec`. The queue, the attempt and the result store it unchanged, and add their own fields.
+
+This module does not import torch.
 """
 
 from collections.abc import Mapping
@@ -112,7 +113,7 @@ class RunSpec:
     config: all settings, nested, including task and seed.
     inputs: digests of the training inputs, and the run_ids of the members or the parent run (experiments/identity.py).
     named_by: for a user's trainer, the settings that are part of run_id (store/run_names.py).
-    steps: optimizer updates, including those of the parent run. None for an ensemble, and if no setting gives them.
+    steps: number of optimizer updates, including those of the parent run. None for an ensemble, or if it is unknown.
     num_params: number of parameters; for an ensemble, of all members together. None if it is unknown before training.
     cost: predicted floating-point operations of the training, without the steps of the parent run. 0 if unknown.
     folder: the study's folder, which contains the code of a user's task; "" for a built-in study.

@@ -8,7 +8,8 @@ class RunState(NamedTuple):
 
     state: "missing", "waiting", "running", "finished", "failed", "stale" or "damaged".
     stale: the parts that were made by other code than the present code: TRAINING, or parts of evaluations such as
-        "decode" and "score". TRAINING also if the weights of ensemble members or of the parent run have changed.
+        "decode" and "score". It also contains TRAINING if the weights of ensemble members or of the parent run have
+        changed.
     to_make: the first part, "decode" or "score", of the missing evaluations of a trained run; "" if none is missing.
     made: if some evaluations are missing, the eval_ids of the others.
     to_read: the eval_ids of evaluations that must be made again from the stored output of the trainer, because the

@@ -3,7 +3,8 @@
 The fork server imports this module if the children run users' functions and commands
 (experiments/jobs/engines/fork_server.py). The module imports the child's program and its tasks, builds the schemas of
 the records, and reads facts about the program and the host. Without it, each child would do this work and run git.
-Imports no torch.
+
+This module does not import torch.
 """
 
 import experiments.child.run  # noqa: F401 - a child runs this module again under the name __main__

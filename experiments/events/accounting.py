@@ -1,7 +1,9 @@
 """Compute the costs of attempts from their first and last events, sums of costs, and the training time of a run.
 
-All attempts count, also those that failed, were stopped or killed, or were repeated. An amount that was not recorded is
-None. Imports no torch.
+All attempts count, including those that failed, were stopped or killed, or were repeated. An amount that was not
+recorded is None.
+
+This module does not import torch.
 """
 
 from collections.abc import Collection, Iterable, Mapping

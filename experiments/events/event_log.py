@@ -1,7 +1,10 @@
 """Write and read the events of an attempt: a file with one JSON object per line.
 
 The child process appends events and the coordinator reads them. lines.py defines the kinds of events and their fields.
-Times are Unix seconds from `record_time`: differences are durations even if the clock is set. Imports no torch.
+Times are Unix seconds from `record_time`. The difference of two times of a process is therefore a duration, even if the
+system clock is set in between.
+
+This module does not import torch.
 """
 
 import contextlib

@@ -1,7 +1,9 @@
-"""The heartbeat of a child process: it writes the time to a file of its attempt once a second.
+"""The heartbeat of a child process: the child writes the time to a file of its attempt once a second.
 
 If the coordinator and the child are killed together, the end of the attempt is not recorded. In this case the last
-heartbeat counts as its end, because the last event may be minutes earlier. Imports no torch.
+heartbeat counts as the end of the attempt, because the last event may be minutes earlier.
+
+This module does not import torch.
 """
 
 import contextlib

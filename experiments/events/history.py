@@ -1,4 +1,7 @@
-"""Read the training curve of a run from the events of all its attempts, without repeated steps. Imports no torch."""
+"""Read the training curve of a run from the events of all its attempts, without repeated steps.
+
+This module does not import torch.
+"""
 
 from collections.abc import Iterator, Mapping
 from itertools import islice
@@ -32,7 +35,7 @@ class History:
         self._store, self._run_id = store, run_id
         self._tails: dict[int, Tail] = {}  # attempt number → reader, for started attempts
         self.begin = 0
-        self.last: dict[str, int] = {}  # metric name → last step returned
+        self.last: dict[str, int] = {}  # metric name → step of the last point that was yielded
         self.started: dict[str, Any] = {}  # "started" event of the latest attempt
         self.begun: dict[str, Any] = {}  # "started" event of the first attempt
         self.first_t: float | None = None

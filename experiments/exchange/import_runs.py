@@ -1,4 +1,7 @@
-"""Import finished runs from one store into another. Equal run_ids identify equal runs. Imports no torch."""
+"""Import finished runs from one store into another. Equal run_ids identify equal runs.
+
+This module does not import torch.
+"""
 
 import contextlib
 import shutil
@@ -13,7 +16,7 @@ from experiments.store.layout import CONFIG, LOG, ROWS, Store, folders_in, keep_
 from experiments.store.results import RESULT_FILE, TrainingResult
 from experiments.store.run_names import COUNTED
 
-# Files of an attempt that are exchanged. Checkpoints and specs are never exchanged. Final weights are, on request.
+# Files of an attempt that are exchanged. Final weights are exchanged on request, checkpoints and specs never.
 KEPT = ("events.jsonl", LOG, RESULT_FILE, "uncommitted.diff")
 WEIGHTS = "final"
 
@@ -98,7 +101,7 @@ def _copy_training(source: Store, target: Store, run_id: str, result: TrainingRe
         if _is_inside(source.run_folder(run_id) / name, source) and not (home / name).exists():
             write_bytes(home / name, (source.run_folder(run_id) / name).read_bytes())
     if _is_inside(source.run_folder(run_id) / ROWS, source):
-        for row in rows_of(source, run_id):  # in addition to rows of the target that have queued the run
+        for row in rows_of(source, run_id):  # rows of the run that the target has already are kept
             keep_row(target, run_id, row)
     for number in target.attempts(run_id):
         with contextlib.suppress(Damaged):

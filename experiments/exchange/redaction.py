@@ -2,7 +2,9 @@
 
 `places` removes host names and absolute paths. `identity` is for double-blind review: it also removes user names,
 platform, repository and commits, and all files of free text (logs, uncommitted changes). Numbers and model outputs are
-not changed. Imports no torch.
+not changed.
+
+This module does not import torch.
 """
 
 import json
@@ -71,7 +73,7 @@ class Redaction:
         """Return free text with `words` replaced, and paths reduced to their last component."""
         if not self.fields:
             return text
-        for word, instead in self.words:  # in other places, the word may be the name of a set or row
+        for word, instead in self.words:  # only in free text; in a record, the word may be the name of a set or row
             text = re.sub(rf"(?<![\w-]){re.escape(word)}(?![\w-])", instead, text)
         return self._without_paths(text)
 

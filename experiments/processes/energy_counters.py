@@ -135,9 +135,9 @@ def _library() -> ModuleType | None:
 def _handle(nvml: Any, name: str, environ: Mapping[str, str]) -> Any | None:
     """Return the handle of a GPU by CUDA's name for it.
 
-    The result is None for a part of a GPU (MIG), and if NVML may number the GPUs differently. NVML numbers GPUs by
-    their place on the bus. So does CUDA in children (jobs/engines/engine.py), unless the user has set CUDA_DEVICE_ORDER
-    differently.
+    The result is None for a slice of a GPU (MIG), and if NVML may number the GPUs differently. NVML numbers GPUs by
+    their position on the PCI bus. CUDA in children does the same (jobs/engines/engine.py), unless the user has set
+    CUDA_DEVICE_ORDER to another order.
     """
     if name.startswith("GPU-"):
         return nvml.nvmlDeviceGetHandleByUUID(name)

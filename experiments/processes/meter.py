@@ -21,7 +21,7 @@ _BUSY = (0, 1, 2, 5, 6)  # fields of the line "cpu": user, nice, system, irq, so
 
 
 class Meter:
-    """Counts the use of this process from its creation on. `used` returns the totals.
+    """Counts the resources that this process uses after the meter is created. `used` returns the totals.
 
     A thread also reads the counters, every EVERY_S.
     """

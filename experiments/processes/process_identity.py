@@ -29,7 +29,7 @@ class _Stat(NamedTuple):
 def identify(pid: int) -> dict[str, Any]:
     """Return the identity of a process as plain JSON, for `is_alive`.
 
-    The identity of an ended process never reads as alive.
+    If the process has ended already, `is_alive` returns False for this identity.
     """
     stat = _read_stat(pid)
     return {"pid": pid, "start_ticks": stat.start_ticks if stat else 0, "boot_id": _boot_id()}

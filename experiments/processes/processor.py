@@ -15,7 +15,7 @@ from pathlib import Path
 from experiments.errors import UserError
 
 _BF16 = {"avx512_bf16", "amx_bf16", "bf16"}  # the last one is for ARM
-# torch and oneDNN read their variables at the first product, so all are set before the process starts.
+# torch and oneDNN read their variables at the first matrix product, so all are set before the process starts.
 SWITCH = {"ABLATIONS_TEST_CPU": "avx2", "ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"}
 
 

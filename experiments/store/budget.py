@@ -48,8 +48,9 @@ class Account:
         # end, the boot id of the machine on which the limit was set, and the end in seconds since this boot.
         self.limits: dict[str, Any] = {}
         self.spent_s, self.open = 0.0, dict[Attempt, Open]()
-        self.trainings = 0  # number of trainings; a retry or resume is not counted, training a finished run again is
-        self.runs, self._finished = set[str](), set[str]()  # run_ids of runs that were trained; those that finished
+        # Number of trainings. A retry or a resume does not count. A new training of a finished run counts.
+        self.trainings = 0
+        self.runs, self._finished = set[str](), set[str]()  # run_ids of all trained runs, and of those that finished
         self.read()
 
     def read(self) -> None:
@@ -96,7 +97,7 @@ class Account:
         return run_id not in self.runs or run_id in self._finished
 
     def start(self, run_id: str, attempt: int, slots: int, trains: bool, predicted_s: float) -> None:
-        """Record that an attempt starts now. The caller calls this before it starts the process."""
+        """Record that an attempt starts now. Call this method before the process starts."""
         facts = {
             "slots": slots,
             "trains": trains,

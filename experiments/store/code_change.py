@@ -29,7 +29,7 @@ class _Hunk(NamedTuple):
 
     @property
     def reverse(self) -> "_Hunk":
-        """Return the hunk that undoes this hunk."""
+        """The hunk that undoes this hunk."""
         other = {"-": "+", "+": "-"}
         return _Hunk(_sorted([(other.get(sign, sign), text) for sign, text in self.lines]))
 

@@ -203,10 +203,10 @@ def fsync_folder(folder: Path) -> None:
 
 
 def regular_files(folder: Path) -> Iterator[Path]:
-    """Yield the files below a folder that can be opened without harm.
+    """Yield the regular files below a folder.
 
-    A trainer's folder may contain anything. Links, pipes (which may block), sockets, devices and the content of
-    unreadable folders are left out.
+    A trainer's folder may contain other entries: links, pipes (which may block), sockets, devices. They are left out,
+    and so is the content of unreadable folders.
     """
     for place, _, names in os.walk(folder):
         paths = (Path(place, name) for name in sorted(names))
@@ -217,7 +217,7 @@ def regular_files(folder: Path) -> Iterator[Path]:
 def make_folder(root: Path, name: str) -> Path:
     """Make the folder `name` below `root` and return it.
 
-    If a part of the path exists and is not a folder (a link, for example), it is removed and replaced by a folder.
+    If a component of the path exists and is not a folder (a link, for example), it is replaced by a folder.
     Raises ValueError for a path that leads out of `root`.
     """
     folder = root

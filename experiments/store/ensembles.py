@@ -17,8 +17,8 @@ from experiments.store.layout import Store, config_of
 from experiments.store.results import EnsembleMember, TrainingResult
 
 # Facts about the hardware and software that trained the members. A fact is recorded if it is equal for all members. The
-# facts of _DEVICE are recorded only if all of them are equal, because a training time needs all of them to be
-# understood.
+# facts of _DEVICE are recorded only if all of them are equal, because a training time has a meaning only together with
+# all of them.
 _DEVICE = ("device", "device_kind", "devices", "device_share", "threads")
 _SHARED = ("step", "host", "platform", "revision", "tool")
 
@@ -121,6 +121,6 @@ def _sum(values: Iterable[Any]) -> Any:
 
 
 def _each(values: Iterable[str | None]) -> str | None:
-    """Return the distinct values in words, such as "fp32" or "bf16 and fp32"; None if a value is unknown."""
+    """Return the distinct values as text, such as "fp32" or "bf16 and fp32"; None if a value is unknown."""
     known = list(dict.fromkeys(values))
     return None if None in known else " and ".join(map(str, known))

@@ -12,7 +12,8 @@
                  /result.json        written when an attempt has finished training; contains the number of this attempt
                  /evaluations/<eval_id>/result.json, translations
 
-The program finds nothing in a store by an absolute path, so a store can be moved. This module does not import torch.
+The program does not use absolute paths to find files in a store, so a store can be moved. This module does not import
+torch.
 """
 
 import contextlib
@@ -179,7 +180,7 @@ def folders_in(folder: Path) -> list[str]:
 
 
 def _checked(identity: str) -> str:
-    """Return an identity after checking that it is exactly 16 hex digits, before it becomes a folder's name."""
+    """Return an identity. Raise ValueError unless it has exactly 16 hex digits, because it becomes a folder's name."""
     if not _IDENTITY.fullmatch(identity):
         raise ValueError(f"not an identity of 16 hex digits: {identity!r}")
     return identity

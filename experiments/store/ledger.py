@@ -1,8 +1,8 @@
 """The ledger: all that was requested, started, ended, cancelled or discarded in a store, with the user and the reason.
 
 `ledger.jsonl` has one JSON object per line: `n` (1, 2, …), `time`, `who`, `what` (the kind of line), and the facts of
-this kind. Lines are only appended. If the last line has no line break, its writer was killed before it acknowledged the
-line. The next append removes such a line. This module does not import torch.
+this kind. Lines are only appended. A last line without a line break is incomplete, because its writer was killed. The
+next append removes it. This module does not import torch.
 """
 
 import json
@@ -25,7 +25,7 @@ DAMAGED = "damaged"  # the `what` of the entry that replaces a damaged line in a
 LOCKED_S = 30.0  # limit of the wait for another process that writes its line
 WINDOW = 1 << 16  # bytes read from the end to find the last line
 Entry = dict[str, Any]
-# The verb of the present command, and the reason that the user gave.
+# The name of the present command, such as "run", under the key "verb", and the reason that the user gave.
 command: ContextVar[Mapping[str, str]] = ContextVar("command", default={})  # noqa: B039 - nobody changes the default
 
 
@@ -194,7 +194,7 @@ def _parsed(store: Store) -> Iterator[tuple[bytes, Entry | None]]:
     return ((line, _entry(line)) for line in _lines(store))
 
 
-_EVERY = ("n", "time", "what")  # fields that every line has, also in a bundle
+_EVERY = ("n", "time", "what")  # fields that every line has, even in a bundle
 _LAST = 253402300800.0  # Unix time of the end of the year 9999
 
 

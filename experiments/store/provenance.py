@@ -55,7 +55,7 @@ def revision_of(files: Iterable[Path], script: str, folder: Path | None) -> Repo
 
 
 def tool() -> dict[str, Any]:
-    """Return the version of this program, and the commit and changes of its checkout (None if it is installed)."""
+    """Return the version of this program, and facts about its checkout, which are None if it is installed."""
     facts = tool_revision().facts()
     del facts["repository"]  # the folder of a checkout may have any name
     return {"version": _version(DISTRIBUTION), **facts}
@@ -100,7 +100,7 @@ def _revision(folder: Path, paths: tuple[str, ...], tracked: Path | None = None)
 
 
 def _changes(repository: Repository, paths: Sequence[Path]) -> str:
-    """Return a repository's uncommitted changes as a diff for `git apply`. The diff only names large files."""
+    """Return a repository's uncommitted changes as a diff for `git apply`. The diff lists large files only by name."""
     large = [path for path in paths if path.is_file() and path.stat().st_size > LARGEST_IN_DIFF]
     names = {path: os.path.relpath(path, repository.top) for path in paths}
     small, files = [names[path] for path in paths if path not in large], [path for path in paths if path.is_file()]

@@ -8,7 +8,8 @@ is written.
 
 - In the folder `view`, git compares the working copy with a copy of the index. This folder has the attributes of the
   repository, and some of its settings, such as core.autocrlf. All of them are plain data.
-- In the folder `trees`, git computes trees byte by byte. Attributes that change or leave out files are off there.
+- In the folder `trees`, git computes trees byte by byte. Attributes that would change or omit files have no effect
+  there.
 
 If a file has a git filter and its content differs from the last commit, `unread` lists the file, because only the
 filter could show whether the file has changed. This module does not import torch.
@@ -60,7 +61,7 @@ class Change(NamedTuple):
     """A tracked file that differs from the last commit.
 
     mode: git's mode; "0" for a removed file.
-    object: git's object; "" if the content is read from the working copy.
+    object: digest of git's object; "" if the content is read from the working copy.
     """
 
     path: str
@@ -330,7 +331,7 @@ class Repository:
         work_tree: Path | None = None,
         folder: Path | None = None,
     ) -> bytes:
-        """Run git in the folder for trees and return its output. Raise GitError if it fails."""
+        """Run git in the folder `trees` and return its output. Raise GitError if it fails."""
         own = {"GIT_DIR": str(self._trees)}
         own |= {"GIT_INDEX_FILE": index} if index else {}
         own |= {"GIT_WORK_TREE": str(work_tree)} if work_tree else {}
@@ -356,7 +357,7 @@ def run_git(words: Sequence[str], folder: Path, own: Mapping[str, str], given: b
 
     own: further environment variables, with a GIT_DIR that belongs to this program.
     """
-    # a git hook that runs this program sets GIT_ variables
+    # If a git hook started this program, git has set GIT_ variables, which must not affect this command.
     kept = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     command = ["git", "-C", str(folder), "--no-pager", *(word for one in _SETTINGS for word in ("-c", one)), *words]
     try:

@@ -230,7 +230,7 @@ class TrainingResult(Record):
 
     @classmethod
     def reserved(cls, fact: str) -> bool:
-        """Return whether a user's trainer may not report a fact under this name, because the record uses the name."""
+        """Return whether the record itself uses this name, so that a user's trainer may not report a fact under it."""
         return fact in cls.in_spec or (fact in cls.model_fields and fact not in cls.of_builtin)
 
     @property
@@ -287,7 +287,7 @@ class EvaluationResult(Record):
     set: Word | None = None
     settings: dict[str, Any] | None = None
     inputs: Words | None = None
-    attempt: Attempt = 0  # attempt that made the evaluation; 0 until the evaluation is moved into place
+    attempt: Attempt = 0  # attempt that made the evaluation; 0 until the coordinator publishes the evaluation
     weights_attempt: Attempt | None = None  # attempt that trained the weights
     renews: Attempt | None = None  # attempt whose evaluation this evaluation replaces
     metrics: dict[Word, Annotated[float, Field(allow_inf_nan=True)] | None] = Field(default_factory=dict)

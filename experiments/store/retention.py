@@ -1,4 +1,4 @@
-"""Decide which files of a store are kept: checkpoints that evaluations need, files that may be deleted, removed runs.
+"""Decide which checkpoints a run keeps, find the files that may be deleted, and move removed runs to another folder.
 
 Studies that share a run may need different checkpoints, for example its last 5 checkpoints for an average, or the best
 of the checkpoints that were evaluated every 500 steps. The run is trained once and keeps the checkpoints for all
@@ -89,7 +89,8 @@ def removable(store: Store, busy: Iterable[str] = ()) -> Iterator[Removable]:
     """Yield the folders that no table reads.
 
     Configurations, events, logs, results, evaluations and the final weights are always kept. After the checkpoints of a
-    run are removed, they can no longer be averaged, evaluated (the best one), or continued with more steps.
+    run are removed, the run can no longer be evaluated with an average of checkpoints or with the best checkpoint, and
+    it can no longer be continued with more steps.
 
     busy: run_ids of waiting and running runs, whose folders are skipped.
     """

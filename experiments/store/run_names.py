@@ -56,7 +56,7 @@ class KnownRun(NamedTuple):
     counted: Mapping[str, Any]  # settings that the run did not record, with the values that a printed table assumed
     kind: str  # equal for runs of the same task, seed, data and change of code
     finished: bool
-    tree: str = ""  # the tree that trained a run of version 0.1.0, if rows of its study change code
+    tree: str = ""  # tree of code with which version 0.1.0 trained the run, if rows of its study change code
     of_unknown_change: bool = False  # whether the row changes code and version 0.1.0 recorded only the resulting tree
 
 
@@ -168,7 +168,7 @@ class RunNames:
                 if result and result.spec:
                     settings |= recorded_settings(result.spec)
                     trainer = result.spec.trainer if result.spec.trainer.tree else trainer
-        tree = trainer.tree if _TREE in (name.settings or {}) else ""  # version 0.1.0 queued it
+        tree = trainer.tree if _TREE in (name.settings or {}) else ""  # version 0.1.0 queued the run
         unknown = bool(tree and trainer.lines)
         inputs = with_unknown_change(inputs, tree) if unknown else inputs
         kind = kind_of(settings.pop("task", ""), settings.pop("seed", None), inputs)

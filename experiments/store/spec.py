@@ -30,7 +30,7 @@ class AttemptSpec:
     earlier: tuple[str, ...] = ()  # folders of attempts whose checkpoints may be used, in order of preference
     pinned: Mapping[str, Any] = field(default_factory=dict)  # settings that the first attempt fixed for later attempts
     keeps: tuple[tuple[Any, ...], ...] = ()  # checkpoints that evaluations of other rows need (retention.py)
-    coordinator: Mapping[str, Any] | None = None  # process at whose end the child ends too; None: no process
+    coordinator: Mapping[str, Any] | None = None  # if this process ends, the child ends too; None: no such process
 
     def write(self, folder: Path) -> Path:
         """Write the spec into the attempt's folder and return the file.
@@ -42,7 +42,7 @@ class AttemptSpec:
 
     @classmethod
     def read(cls, file: Path) -> Self:
-        """Read a spec, also of version 0.1.0. Raise Damaged for any other content."""
+        """Read a spec of this version or of version 0.1.0. Raise Damaged for any other content."""
         found = read_json(file) or {}
         try:
             evaluations, renewed = read_evaluations(found.get("evaluations", ()))
@@ -61,7 +61,10 @@ class AttemptSpec:
 
 
 def read_evaluations(items: Iterable[Mapping[str, Any]]) -> tuple[tuple[EvaluationSpec, ...], dict[str, int]]:
-    """Return the evaluations in a record, and eval_id → `renew` for evaluations that version 0.1.0 recorded with it."""
+    """Return the evaluations in a record, and a dict from eval_ids to the values of `renew`.
+
+    Only version 0.1.0 recorded `renew` as a field of an evaluation.
+    """
     specs, renewed = [], {}
     for item in items:
         renew = item.get("renew")

@@ -1,4 +1,4 @@
-"""Copy a tree into a folder for a run, check the copy, and remove it."""
+"""Copy a tree into a folder for a run, check the copy, and remove the copy."""
 
 import contextlib
 import hashlib

@@ -25,7 +25,8 @@ _DIGEST = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 PACKED_S = 600.0  # longest wait in seconds for another process that archives or removes a tree
 
 
-# Each tree that this process planned → its repository, the commit where it begins, and the paths that no tree contains.
+# Each tree that this process planned → its repository, the commit on which the tree is based, and the paths of the
+# repository that no tree contains (the study file, its patches and linked files).
 planned = dict[str, tuple[Repository, str, list[str]]]()
 
 

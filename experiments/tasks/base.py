@@ -1,4 +1,7 @@
-"""The base class of tasks: the interface between the program and anything that can be trained. Imports no torch."""
+"""The base class of tasks: the interface between the program and anything that can be trained.
+
+This module does not import torch.
+"""
 
 import copy
 import sys
@@ -146,7 +149,7 @@ class Task(ABC):
         return self._version(TRAINING, TRAINING_VERSION)
 
     def changed_code(self, result: TrainingResult, store: Path) -> list[str]:
-        """Return descriptions of how the code that trained a run has changed; [] if the result is not stale."""
+        """Return a description of each change of the code since it trained a run; [] if the result is not stale."""
         now = self.training_code(store)
         return [] if result.code_digest == now else [f"training code {result.code_digest or 'unknown'}, now {now}"]
 

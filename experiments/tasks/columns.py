@@ -15,7 +15,7 @@ from experiments.errors import UserError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-MEASURED = ("start.", "end.")  # prefixes in a study's [columns] for statistics before the first and the last update
+MEASURED = ("start.", "end.")  # prefixes in a study's [columns] for statistics at the first and at the last update
 EXAMPLE_FILE = "examples.jsonl"  # outputs of a user's trainer in an evaluation's folder, one JSON object per example
 
 

@@ -1,4 +1,7 @@
-"""Decide for `training.compile = "auto"` whether compiled layers save time for a table. Imports no torch."""
+"""Decide for `training.compile = "auto"` whether compiled layers save time for a table.
+
+This module does not import torch.
+"""
 
 from collections.abc import Mapping
 from typing import Literal

@@ -1,7 +1,7 @@
 """Infer from a metric's name whether lower or higher values are better.
 
-If the name contains no known word, or words for both directions, the direction is unknown. No value of such a metric is
-bold, and no claim about it is judged.
+If the name contains no known word, or words for both directions, the direction is unknown. In this case no value of the
+metric is printed in bold, and the program does not check claims about it.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""Load a task by its name. Imports no torch.
+"""Load a task by its name.
 
 A task is part of the core, an extra or an installed package, or it is a user's function.
 
@@ -7,6 +7,8 @@ pass this folder to `load_task`. The function runs in a separate process (own/tr
 
 A package adds a task by an entry point of the group `ablations.tasks`, whose object is a Task (base.py). Such a task
 runs in the process of this program.
+
+This module does not import torch.
 """
 
 import copy
@@ -39,7 +41,7 @@ def is_built_in(name: str) -> bool:
 
 
 def named_tasks() -> dict[str, str]:
-    """Return name → module:OBJECT for all tasks of the core, of extras and of installed packages."""
+    """Return a dict from the names of all tasks of the core, of extras and of installed packages to module:OBJECT."""
     return BUILTIN | {name: place for name, place in added("tasks").items() if name not in BUILTIN}
 
 

@@ -23,7 +23,7 @@ LOOKED_AT = 50_000  # maximum number of pairs
 
 @dataclass(frozen=True)
 class Lengths:
-    """The lengths of the longest sentences in word pieces, EOS counted."""
+    """The lengths of the longest sentences in word pieces, including the end-of-sentence symbol."""
 
     longest_pair: int  # length of the longest sentence (source or target) in the training set
     longest_of: Mapping[str, int]  # evaluated set → length

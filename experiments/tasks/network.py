@@ -1,6 +1,6 @@
 """Predict the memory, disk space and vocabulary sizes of a built-in network, and list the settings of its evaluations.
 
-Imports no torch.
+This module does not import torch.
 """
 
 import functools

@@ -216,7 +216,10 @@ class NetworkTask(Task):
         return memory_bytes(config.model, sizes, tokens, kind, precision, heap, length, state, kernels, graphs)
 
     def least_memory_bytes(self, config: RunConfig, kind: str, *, limited: bool = False) -> float:
-        """Predict the peak memory with the smallest micro-batch in fp32. fp32 needs no kernels for bf16 products."""
+        """Predict the peak memory with the smallest micro-batch in fp32, which needs no kernels for bf16 products.
+
+        On a processor without a limit, return `memory_bytes`, because the run cannot reduce its micro-batches there.
+        """
         if kind == "cpu" and not limited:
             return self.memory_bytes(config, kind)
         sizes, tokens = self.vocab_sizes(config), SMALLEST_MICRO_BATCH

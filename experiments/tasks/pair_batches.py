@@ -36,7 +36,8 @@ class Batches:
     Micro-batches are padded to one of a few fixed shapes in two cases:
 
     - The layers are compiled.
-    - The run uses a GPU, or bf16 on a CPU, torch.compile could compile all layers, and fixed shapes add little padding.
+    - The run uses a GPU or computes in bf16 on a CPU. In addition, torch.compile must be able to compile all layers,
+      and fixed shapes must add little padding (MORE_PADDING).
 
     The first attempt chooses the shapes of micro-batches, and later attempts use the same shapes. After an attempt ran
     out of memory, the next attempt chooses new shapes.

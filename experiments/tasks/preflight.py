@@ -1,4 +1,7 @@
-"""Find the reasons why a run cannot be trained or scored, in its settings and corpus. Imports no torch."""
+"""Find the reasons why a run cannot be trained or scored, in its settings and corpus.
+
+This module does not import torch.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path

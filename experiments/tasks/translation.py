@@ -70,7 +70,7 @@ class SequenceTask(NetworkTask):
         """
 
     def scoring(self, config: Any) -> dict[str, Any]:
-        """Return the settings of `score_outputs`. They are part of eval_id, as those of `config.evaluation` are."""
+        """Return the settings of `score_outputs`. Like the settings of `config.evaluation`, they are in eval_id."""
         return {}
 
     def evaluation_settings(self, config: RunConfig) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """MLflow's experiments and headings.
 
-A study has one experiment. In it, each profile and corpus has one heading: the parent run of the table's runs.
+A study has one experiment. In the experiment, each combination of a profile and a corpus has one heading, which is the
+parent run of the table's runs.
 """
 
 from typing import Any
@@ -12,7 +13,7 @@ from experiments.tracking.database import SCHEME
 class Headings:
     """The experiments and headings of studies, which are created if missing.
 
-    elsewhere: MLflow is on a server, which chooses the location of artifacts.
+    elsewhere: whether MLflow is on a server, which then chooses the location of artifacts.
     """
 
     def __init__(self, client: Any, elsewhere: bool) -> None:
@@ -23,7 +24,7 @@ class Headings:
 
     def experiments(self) -> list[str]:
         """Return the ids of the active experiments. They are cached until `experiment` creates or restores one."""
-        if not self._active:  # a search for every run would be a sixth of the time that MLflow needs for a run
+        if not self._active:  # without this cache, the search would take a sixth of MLflow's time for each run
             self._active = [one.experiment_id for one in self._client.search_experiments()]
         return self._active
 

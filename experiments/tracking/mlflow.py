@@ -1,19 +1,20 @@
 """Write runs to MLflow.
 
 Each study has an experiment, and each study × profile × corpus has a parent run (heading). Below the heading, there is
-one run per row × seed. Once a table has been published, its rows are in between (page.py).
+one run per row × seed. Once a table has been published, the runs of its rows are between the heading and these runs
+(page.py).
 
 A training has one run in MLflow, named after the row for which it was first queued. Every other row that shares the
-training, also in another study, has an MLflow run with its name and scores, but without a curve. The tag `training` of
+training, even in another study, has an MLflow run with its name and scores, but without a curve. The tag `training` of
 that run refers to the training.
 
 MLflow's client writes everything, both to the store's database and to a server. The coordinator calls it in a
 background thread. MLflow is a view of events and results: `sync` writes all data of a run that MLflow lacks, whether
 the run has just begun or has ended long ago. Only the process that holds the coordinator's lock writes runs.
 
-A tag of each run records how far its events are written. It is set after the points, and after a failure, `sync`
-continues from there. MLflow ignores points that are written a second time. If two processes created an entry for the
-same run at the same time, the next `sync` deletes one of them.
+A tag of each run records how far its events are written. The tag is set after the points are written. After a failure,
+`sync` continues at the recorded position, and MLflow ignores points that are written a second time. If two processes
+created an entry for the same run at the same time, the next `sync` deletes one of the entries.
 
 Artifacts are in the store's `artifacts/`, hard-linked if possible. Their addresses are `mlflow-artifacts:/…`, relative
 to the server's folder of artifacts (`ui_command`). So the database contains no absolute paths, and a store can be

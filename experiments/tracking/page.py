@@ -1,8 +1,9 @@
-"""Publish a table in MLflow: a note with the table, its files, a run per row above its trained runs, and links.
+"""Publish a table in MLflow: a note with the table, its files, links, and a run per row with its trained runs below it.
 
-The link to the list of rows contains a search and the sort order, so that rows have the order of the table. The browser
-chooses the columns. The parameter `workflowType` opens MLflow's mode for model training; without it, MLflow opens the
-mode for traces of language models. This module imports mlflow only when `publish` is called.
+The link to the list of rows contains a search and the sort order, so that rows have the order of the table. The link
+does not set the columns; MLflow's page chooses them. The parameter `workflowType` opens MLflow's mode for model
+training; without it, MLflow opens the mode for traces of language models. This module imports mlflow only when
+`publish` is called.
 """
 
 import math
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
 
 NOTE, NOTE_LENGTH = "mlflow.note.content", 7900  # MLflow allows 8,000 characters
 DESCRIPTION_LENGTH = 4900  # MLflow allows 5,000 characters in an experiment's tag
-ORDER = "attributes.start_time"  # sort key; start times encode the order of rows, and MLflow nests runs below them
+# Sort key of the list. Start times encode the order of rows, and MLflow nests runs only in a list sorted by start time.
+ORDER = "attributes.start_time"
 FOLDER = "table"  # folder of the files in the artifacts of the heading
 
 
@@ -76,7 +78,7 @@ class Published:
 
 
 def publish(tracker: "Tracker", table: Table) -> Published:
-    """Write the note, files and rows of a table, which may be published already. Its runs must have been synced."""
+    """Write or update the note, files and rows of a table. The trained runs of the table must have been synced."""
     from mlflow.entities import Metric, RunTag
 
     client = tracker.client

@@ -1,7 +1,7 @@
 """Names and values of a run for tracking stores such as MLflow. This module does not import mlflow or torch.
 
-All values are derived from the files of the run. So a database that was filled while runs trained equals a rebuilt
-database.
+All values are derived from the files of the run. Therefore, a database that was filled during the trainings equals a
+rebuilt database.
 """
 
 import contextlib
@@ -85,6 +85,7 @@ def final_points(store: Store, run: TrackedRun, history: History, row: TableRow 
     A score on dev is named `bleu`, on another set `bleu.test_2016`. These plain names are used for the evaluations of
     the row for which the run was first queued. Other evaluations of a set (`--set evaluation.beam_size=10`) get the
     beginning of their eval_id: `bleu.dev.1f2e3d4c`. The point of a score has the time of its evaluation.
+
     row: if given, return only the scores of this row, without costs.
     """
     try:

@@ -1,4 +1,4 @@
-"""Views: MLflow runs that were not trained themselves.
+"""Views: MLflow runs that represent rows of tables and not trainings.
 
 There are two kinds of views. A row of a printed table has means, deviations and changes; page.py nests the trained
 runs of the row below it. A row that shares the training of another row has its own name and scores. Views have no tag
@@ -28,7 +28,7 @@ class RowLine:
     key: str
     group: str
     seeds: int  # number of seeds in the means
-    params: Mapping[str, str]  # settings that vary in the table, also if they equal those of base
+    params: Mapping[str, str]  # settings that vary in the table, even if they equal those of base
     metrics: Mapping[str, float]
 
 

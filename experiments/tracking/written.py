@@ -1,7 +1,7 @@
-"""Read and write the list of runs in MLflow's database. With this file, `status` and `run` need not import MLflow.
+"""Read and write the file that lists the runs in MLflow's database, so that `status` and `run` need not import MLflow.
 
-A line is appended once a run is completely written. After a kill before that, the run is written again, which does not
-duplicate anything. The file is removed together with its database.
+A line is appended once a run is completely written to the database. If the process is killed before that, the run is
+written again, which does not duplicate anything. The file is removed together with its database.
 """
 
 import json

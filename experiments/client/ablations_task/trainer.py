@@ -64,11 +64,11 @@ def column(
     metric, set: the metric and the evaluated set.
     header: the column's heading; "metric (set)" if unset.
     better: "lower" or "higher". If unset, it is inferred from the metric's name (loss, accuracy …). If the name does
-        not decide it, no value of the column is bold, and no claim about the column is judged.
+        not decide it, no value of the column is printed in bold, and the program does not check claims about it.
     digits: the number of decimals.
     key: the column's name in JSON, in CSV and in tables of published numbers; "metric_set" if unset.
     about: a sentence for the notes of the table.
-    logarithmic: changes are differences of natural logarithms, as for perplexity.
+    logarithmic: whether changes are differences of natural logarithms, as for perplexity.
     counts: the fields of `context.examples` from whose sums the metric is computed. Differences between rows are then
         also tested across examples.
 
@@ -117,8 +117,8 @@ def task(
     settings_type: a dataclass or a pydantic model with a default for every field.
     columns: columns of the table. The study may declare them instead ([[metric]]).
     steps: name of the setting with the number of training steps.
-    continues: a run with more steps continues from the checkpoints of a run with fewer steps. Set it only if nothing
-        else depends on the number of steps. A learning rate that decays until the last step depends on it.
+    continues: whether a run with more steps continues from the checkpoints of a run with fewer steps. Set it only if
+        nothing else depends on the number of steps. A learning rate that decays until the last step depends on it.
     reads: function from settings to the data files that the trainer reads. If the content of a file changes, the row
         needs a new run.
     num_params: function from settings to the number of parameters, which `ablations plan` prints.

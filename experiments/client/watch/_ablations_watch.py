@@ -10,13 +10,13 @@ line is "ACTION FOLDER". The action applies to the files below the folder:
 If a file is below several folders, the longest folder decides. Each process first writes a line
 "process ID python VERSION" to modules.txt.
 
-The file of a module is the origin of its spec, and also the file name of its code object. Both name the source, also if
+The file of a module is the origin of its spec, and also the file name of its code object. Both name the source, even if
 Python loads bytecode from another folder. An audit hook reads both before the module's code runs, so the report is
 complete even if the process is killed. The standard library and installed packages are not recorded. If a folder has
 the action "refuse", each process writes the versions of the packages that it imported to packages.txt when it ends.
 
-Every Python process of a run loads this file, also with Python 3.8. The file imports only modules that Python has
-imported at its start.
+Every Python process of a run loads this file, if its version is 3.8 or newer. The file imports only modules that Python
+has already imported when it starts.
 """
 
 from __future__ import annotations

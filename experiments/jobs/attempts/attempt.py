@@ -212,8 +212,9 @@ def with_first_code(store: Store, job: Job) -> Job:
     """Return the job with the code tree of its first attempt. Return it unchanged if its code is not a stored tree.
 
     A resumed run uses the tree of the first attempt even if the user has committed or edited the code since then. The
-    archive of this tree is in the store. Attempts up to `job.rerun_after` do not count, nor do attempts up to one that
-    failed because of its code: the next attempt after them uses the present tree.
+    archive of this tree is in the store. Attempts up to `job.rerun_after` do not count. If the code of an attempt may
+    have made it fail, this attempt and all attempts before it do not count either. If no attempt counts, the next
+    attempt uses the present tree.
     """
     if not job.spec.trainer.tree:
         return job

@@ -35,7 +35,7 @@ def decide(
     limit_gb: float | None = None,
     shared: bool = False,
 ) -> Ending:
-    """Decide the state of a job whose attempt has ended and whose finished parts are in place.
+    """Decide the state of a job after an attempt has ended and its finished parts are published.
 
     missing: parts (TRAINING, eval_ids) that the job still needs.
     expected: parts that this attempt had to make; more parts may have been requested since its start.

@@ -27,7 +27,7 @@ class PublishedRun(NamedTuple):
 
 
 def publish(store: Store, run_id: str, attempt: int, rerun_after: int = 0) -> PublishedRun:
-    """Move the completed parts of attempt `attempt` into place. If a later attempt has a valid result, it stays valid.
+    """Move the completed parts of attempt `attempt` to the run's folder. A valid result of a later attempt stays valid.
 
     If the new result replaces an earlier result with bit-identical weights, the earlier evaluations stay valid. Results
     of attempts up to `rerun_after` are stale, and so are their evaluations.
@@ -66,7 +66,7 @@ def _same_weights(store: Store, run_id: str, one: int, other: int) -> bool:
 
 
 def _put(made: Path, place: Path, result: TrainingResult) -> None:
-    """Hard-link the child's file into place. The content of the file is already on the disk, so no fsync is needed.
+    """Hard-link the child's file as `place`. The content of the file is already on the disk, so no fsync is needed.
 
     A power cut may lose the link; `leftover` restores it later. If the disk does not support hard links, the file is
     written again.
@@ -94,7 +94,7 @@ def _take_evaluation(store: Store, run_id: str, attempt: int, eval_id: str, weig
     fsync_tree(source)
     if stands is not None:
         _demote(store, run_id, eval_id)
-    remove_folder(target)  # its record may be missing
+    remove_folder(target)  # a folder without a readable record may be there
     source.rename(target)
     fsync_folder(target.parent)
     return True
@@ -121,7 +121,7 @@ def _demote(store: Store, run_id: str, eval_id: str) -> EvaluationSpec | None:
 def missing(store: Store, job: Job) -> list[str]:
     """Return the parts that a job still needs: TRAINING, eval_ids.
 
-    An evaluation to renew counts as missing until it is renewed.
+    An evaluation in `job.renew` counts as missing until an attempt has made it again.
     """
     result = store.result(job.run_id)
     if result is None or result.attempt <= job.rerun_after:
@@ -137,8 +137,8 @@ def missing(store: Store, job: Job) -> list[str]:
 def leftover(store: Store, job: Job) -> PublishedRun:
     """Publish the newest earlier attempt that finished training, whatever code it used.
 
-    So no finished training is lost if the queue is lost. Attempts up to `job.rerun_after` are stale and are skipped. If
-    there is no such attempt, nothing is published and the result is empty.
+    This keeps finished trainings if the queue is lost. Attempts up to `job.rerun_after` are stale and are skipped. If
+    there is no such attempt, publish nothing and return an empty `PublishedRun`.
     """
     for attempt in reversed(store.attempts(job.run_id)):
         trained = _whole(TrainingResult, store.attempt_folder(job.run_id, attempt))

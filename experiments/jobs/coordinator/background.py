@@ -1,8 +1,8 @@
 """Write the latest state of each run to the tracking store, in a background thread.
 
-Importing MLflow takes more than a second, and each of its calls takes some milliseconds. In a thread, they do not delay
-the coordinator. An error of the tracking store never stops a run: the error is logged once, and the run continues. The
-missing data is written by the next sync, by the next coordinator, or by `ablations ui --rebuild`.
+The import of MLflow takes more than a second, and each of its calls takes some milliseconds. A separate thread prevents
+that this time delays the coordinator. An error of the tracking store never stops a run: the error is logged once, and
+the run continues. The next write, the next coordinator, or `ablations ui --rebuild` adds the missing data.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from experiments.store.tracked_run import TrackedRun
 INTERVAL_S = 10.0  # seconds between two writes
 PATIENCE_S = 120.0  # longest time in seconds that the thread waits at its end for a locked database
 AGAIN_S = 1.0  # seconds between two tries while the database is locked
-JOIN_S = 0.2  # interval in which `close` calls `hurry`
+JOIN_S = 0.2  # seconds between two calls of `hurry` by `close`
 log = logging.getLogger(__name__)
 
 
@@ -76,8 +76,8 @@ class Background:
     def close(self, timeout_s: float | None = None, hurry: Callable[[], bool] = lambda: True) -> None:
         """Write all remaining data, and end the thread.
 
-        Wait without limit until `hurry` returns true, and then for at most `timeout_s` (None: without limit). After
-        this time, the thread begins to write no other run, and a warning is logged.
+        Wait without limit until `hurry` returns true, and then for at most `timeout_s` (None: without limit). If the
+        thread has not ended by then, log a warning. The thread then completes only the write that is in progress.
         """
         if not self._thread.is_alive():
             return

@@ -29,8 +29,9 @@ def decide(
     left_alone: Mapping[str, str] | None = None,
     mps: bool = False,
 ) -> dict[str, Decision]:
-    """Return the decision for each GPU of `auto` among `slots`, by the GPU's name. waiting: all jobs that wait.
+    """Return a dict from the name of each GPU of `--devices auto` in `slots` to its decision.
 
+    waiting: all jobs that wait.
     cards: GPUs that have runs, or whose throughput was measured; every other GPU counts as empty and unmeasured.
     left_alone: name of a GPU → reason why this GPU is not used.
     mps: whether NVIDIA's MPS daemon is active and serves the runs of a shared GPU.

@@ -146,13 +146,13 @@ class Coordinator:
         self._placement.collect()
 
     def _finish(self, live: RunningAttempt, ended: Exit) -> None:
-        """Move the completed parts of an attempt into place, decide about its job, and record the decision."""
+        """Publish the completed parts of an attempt, decide the next state of its job, and record the decision."""
         if not self._engine.outlives:
             if live.handle is not None:  # without a handle, the attempt may have ended long ago
                 attempts.say_ended(live)
             if left := end_marked(live.folder):
                 log.warning("%s attempt %d left processes behind, now ended: %s", live.run_id, live.number, left)
-        # computed before the events are read, so that the value differs if further events are written later
+        # Take the fingerprint before the events are read, so that it does not match if further events are written.
         content = content_of(live.folder)
         live.listen()
         claimed = self._present_job(live)

@@ -81,15 +81,15 @@ class Placement:
         self._gpu_occupancy = GpuOccupancy()
         self._memory = Admission()
         self._leased: set[str] = set()
-        self._alone: dict[str, str] = {}  # slot → why it is not used now
-        self._failed: dict[str, str] = {}  # failed GPU → its failure; no run is started on it any more
+        self._alone: dict[str, str] = {}  # name of a slot → why the slot is not used now
+        self._failed: dict[str, str] = {}  # failed GPU → its failure. No further run starts on such a GPU.
         self._gpus = SharedGpus(slots)
         self._noted = ""  # text for `status`: how many runs the GPUs of `auto` have
         self.look = True
 
     @property
     def doing(self) -> str:
-        """What the coordinator prepares, or why it starts no run; "" if there is nothing to report."""
+        """Description of the current preparation, or the reason why a run waits for memory; "" without either."""
         return self.preparation.doing or next(iter(self._memory.waiting.values()), "")
 
     def place(self, lives: Collection[RunningAttempt]) -> list[RunningAttempt]:
@@ -190,9 +190,9 @@ class Placement:
         return False
 
     def _allowed(self, claimed: Claimed) -> bool:
-        """Return whether the job may start: this user has queued it or trusts its code, or it executes no user's code.
+        """Return whether the job may start. If it may not start, hold the job and record the reason.
 
-        If it may not start, hold the job and record the reason.
+        A job may start if this user has queued it, if this user trusts its code, or if it executes no user's code.
         """
         if claimed.signed or not trust.executes(claimed.job):
             return True
@@ -252,8 +252,8 @@ class Placement:
     def _predicted_s(self, claimed: Claimed) -> float:
         """Return the predicted seconds for the rest of a job's training; 0 if unknown.
 
-        The prediction uses the speed of finished runs. A run without a predicted cost is assumed to take the usual time
-        of the finished runs.
+        The prediction uses the speed of finished runs. A run without a predicted cost is assumed to take the mean time
+        of the finished runs without a predicted cost.
         """
         job, left = claimed.job, max(0.0, 1 - claimed.best / (claimed.job.spec.steps or math.inf))
         if not job.spec.cost:

@@ -36,13 +36,13 @@ class Preparation:
         self.doing = ""
 
     def ready(self, inputs_key: str) -> bool:
-        """Return whether the inputs are prepared. Always true if this process prepares nothing."""
+        """Return whether the inputs are prepared. If this process prepares nothing, return True."""
         return self._task_of is None or inputs_key in self._ready
 
     def start(self, job: Job) -> bool:
         """Start preparing the inputs of `job`, and return True.
 
-        Return False, without a start, while another preparation runs or if this process prepares nothing.
+        Return False and start nothing while another preparation runs, or if this process prepares nothing.
         """
         if self.current or self._task_of is None:
             return False

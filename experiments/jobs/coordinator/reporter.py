@@ -27,7 +27,7 @@ STATUS = {
 
 @dataclass
 class Summary:
-    """Numbers of runs that a coordinator has finished. interrupted: the signal that ended the work; 0 if none did."""
+    """Numbers of a coordinator's runs, by result. interrupted: the signal that ended the work; 0 if none did."""
 
     finished: int = 0
     failed: int = 0

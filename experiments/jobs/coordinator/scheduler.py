@@ -77,15 +77,17 @@ def place(
 def _card(job: Waiting, cards: Iterable[Card]) -> Card | None:
     """Return the GPU that the job shares; None if the job cannot share any.
 
-    Of the possible GPUs, return one with the fewest runs. Among GPUs with as many runs, the one with the least free
-    memory is returned.
+    Of the possible GPUs, return the one with the fewest runs. If several GPUs have equally few runs, return the one
+    with the least memory left.
     """
     taking = [card for card in cards if not card.refuses(job)]
     return min(taking, key=lambda card: (len(card.shares), card.left_gb), default=None)
 
 
 def _closed(job: Waiting, cards: Sequence[Card], there: Sequence[Slot], count: int) -> list[str]:
-    """Return the names of shared GPUs that take no more runs while `job` waits, because runs could delay it forever.
+    """Return the names of shared GPUs on which no other run may start while `job` waits.
+
+    Without this rule, other runs could delay `job` forever.
 
     If the job can share a GPU, return the shared GPU with the most free memory. Otherwise return the `count` GPUs that
     have enough memory and the fewest runs, because they are likely to become empty first. Return [] if the job waits

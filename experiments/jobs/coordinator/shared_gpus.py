@@ -13,7 +13,7 @@ from experiments.jobs.queue.job import Waiting
 from experiments.messages import number
 from experiments.records import CONTEXT_GB, TRAINING
 
-SAMPLES = 2  # smallest number of samples for a peak of a run's memory
+SAMPLES = 2  # a measured memory peak needs at least this many samples
 log = logging.getLogger(__name__)
 
 
@@ -26,7 +26,7 @@ class SharedGpus:
     def __init__(self, slots: Iterable[Slot]) -> None:
         self._throughput = {slot.unit: Throughput() for slot in slots if slot.most > 1}
         self._levels: dict[str, Level] = {}
-        self._why_alone: dict[str, str] = {}  # run_id → why it has a GPU alone
+        self._why_alone: dict[str, str] = {}  # run_id → why the run does not share its GPU
         self._memory = GpuMemory()
         self._peaks: dict[str, list[float]] = {}  # run_id → samples of GB in use on the GPU of the run
 
@@ -61,7 +61,7 @@ class SharedGpus:
         return changed
 
     def note_alone(self, placed: Iterable[tuple[Waiting, Sequence[Slot]]]) -> None:
-        """Remember why runs get a GPU alone, for `in_words`."""
+        """Store for each placed run why it may not share its GPU. `in_words` prints these reasons."""
         self._why_alone |= {job.run_id: why_alone(job, lease[0]) for job, lease in placed if lease[0].most}
 
     def peak_gb(self, live: RunningAttempt) -> float | None:
@@ -73,7 +73,7 @@ class SharedGpus:
         return max(samples) if len(samples) >= SAMPLES and TRAINING in live.expected else None
 
     def in_words(self, slots: Iterable[Slot], lives: Collection[RunningAttempt]) -> str:
-        """Return a line for each GPU of `auto` that says how many runs it has and may have; "" without runs."""
+        """Return one line per GPU of `auto`, with its number of runs and its limit. Return "" if no run is active."""
         cards = {card.slot.unit: card for card in self.cards(slots, lives)}
         return "\n".join(self._in_words(slot, _on(slot, lives), cards) for slot in slots if slot.most and lives)
 
@@ -108,10 +108,10 @@ def _on(slot: Slot, lives: Iterable[RunningAttempt]) -> list[RunningAttempt]:
 
 
 def _shares(live: RunningAttempt, slot: Slot) -> bool:
-    """Return whether an attempt has a share of the GPU whose size is known.
+    """Return whether an attempt has a share of the GPU and the memory of this share is known.
 
-    The share of an attempt that an earlier coordinator started is unknown. So this function returns False for it, and
-    no other run starts on its GPU.
+    If an earlier coordinator started the attempt, the memory of its share is unknown. Then no other run starts on its
+    GPU.
     """
     return live.slot.name.startswith(f"{slot.unit}/") and live.slot.memory_gb is not None
 

@@ -1,16 +1,16 @@
 """Decide how many runs share a GPU of `--devices auto`, from predictions and from measured throughput.
 
-The functions are pure. A small run whose memory is known may share a GPU. Any other run gets a GPU alone.
+The functions are pure. A small run whose memory is known may share a GPU. Any other run gets a GPU for itself.
 
  - Memory: a run reserves its predicted memory times TOLERANCE, plus CONTEXT_GB for the CUDA context of its process. The
-   reservations of all runs on a GPU stay within the memory that is free without these runs (`Slot.free_gb`).
+   sum of the reservations on a GPU is at most the memory that would be free without these runs (`Slot.free_gb`).
  - Load: the predicted operations of a training step, divided by FULL_STEP times the GB of the GPU's memory. A run with
-   a load above LARGE gets the GPU alone.
+   a load above LARGE gets the GPU for itself.
  - Start: at first, 4, 2 or 1 runs may share the GPU. The program takes the largest of these numbers whose product with
    the largest load of the runs is at most LARGE. If the load of a run is unknown, the number is 1.
  - Growth: once the throughput of this number of runs is measured (throughput.py), twice as many may run. The number
    doubles again as long as each doubling raises the throughput at least by the factor GAIN. If a doubling does not, the
-   number before the doubling becomes final. The program stops no run that has started in order to reach it.
+   number before the doubling becomes final. The program does not stop any runs to reach the final number.
 """
 
 import math
@@ -24,13 +24,13 @@ from experiments.jobs.queue.job import Waiting
 from experiments.records import CONTEXT_GB
 
 # Floating-point operations per GB (1e9 bytes) of GPU memory. A run whose training step has this many operations fills
-# the GPU. nvidia-smi does not report the speed of a GPU, so the program estimates it from the memory. A slice of a GPU
-# (MIG) has a share of the memory and of the speed. For an H100 with 85.5 GB, the limit is 8.6e12 operations. This is 22
-# ms at half the measured speed of its bf16 products (784e12 operations/s).
+# the GPU. nvidia-smi does not report the speed of a GPU, so the program estimates it from the memory. This also works
+# for a MIG slice, which has a share of the GPU's memory and speed. An H100 with 85.5 GB is full at 8.6e12 operations.
+# They take 22 ms at half the measured speed of its bf16 matrix products (784e12 operations/s).
 FULL_STEP = 1e11
 LARGE = 0.5  # two runs of this load fill the GPU
 FIRST = (4, 2, 1)  # possible numbers of runs at once before the throughput is measured
-GAIN = 1.1  # smallest growth of the throughput per doubling
+GAIN = 1.1  # a doubling of the number of runs must raise the throughput at least by this factor
 SHARERS = 8  # a run that shares a GPU gets the GPU's CPU threads divided by this number
 
 
@@ -80,7 +80,7 @@ def why_alone(job: Waiting, slot: Slot) -> str:
 
 
 def enough_for(most: int) -> str:
-    """Return a message: the processor cores and the main memory limit the number of runs on each GPU to `most`."""
+    """Return the message that the processor cores and the main memory limit each GPU to `most` runs."""
     runs = f"{most} runs" if most > 1 else "one run"
     return f"the processor cores and the main memory ({HOST_GB:g} GB for each run) are enough for {runs} on each GPU"
 
@@ -91,7 +91,11 @@ def _fill(of_gpu: float) -> str:
 
 @dataclass(frozen=True)
 class Share:
-    """A run on a shared GPU, with its place, its reserved memory, and the operations of its step (0: unknown)."""
+    """The share of a GPU that one run has.
+
+    place: number of the share on its GPU, from 0.
+    ops: operations of one training step of the run; 0 if unknown.
+    """
 
     place: int
     reserved_gb: float
@@ -160,7 +164,7 @@ class Card:
     def with_run(self, job: Waiting) -> tuple["Card", Slot]:
         """Return the GPU with one more run, and the run's slot.
 
-        torch limits the run to the memory that it has reserved.
+        The slot's `memory_gb` limits torch to the memory that the run has reserved.
         """
         taken = {share.place for share in self.shares}
         place = next(number for number in range(len(taken) + 1) if number not in taken)

@@ -1,8 +1,8 @@
 """The coordinator: the only process that works on a store.
 
 The coordinator takes jobs from the queue and starts a child process for each job on a free slot. It reads the events of
-the children, moves completed parts into place, and decides the next state of each job. If the coordinator is killed,
-the next coordinator continues its work (`Coordinator._recover`).
+the children, moves completed trainings and evaluations to their final folders, and decides the next state of each job.
+If the coordinator is killed, the next coordinator continues its work (`Coordinator._recover`).
 """
 
 import contextlib

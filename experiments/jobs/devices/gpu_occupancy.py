@@ -18,7 +18,7 @@ from experiments.jobs.devices.slots import Slot
 
 Answer = TypeVar("Answer")
 ASK_EVERY_S = 10.0
-WAIT_S = 1.0  # longest wait for nvidia-smi in seconds; GPUs about which nothing is known after it are not used
+WAIT_S = 1.0  # longest wait for nvidia-smi in seconds; without an answer, the program uses no GPU
 
 
 class GpuOccupancy:

@@ -38,7 +38,7 @@ class Node:
 
     @property
     def at_once(self) -> int:
-        """Number of runs at a time."""
+        """Largest number of runs on the node at a time."""
         return self.devices * self.shares
 
     def slots(self, nodes: int) -> list[Slot]:

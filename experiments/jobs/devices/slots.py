@@ -44,7 +44,7 @@ class Slot:
     threads: int = 1  # threads of each process
     device: str | None = ""  # value of CUDA_VISIBLE_DEVICES ("": no GPU); None if the cluster sets the variable
     memory_gb: float | None = None  # memory limit of a run: set by the user, or the share of a GPU; None: no limit
-    room_gb: float | None = None  # predicted memory available to a run on this slot; None: unknown
+    room_gb: float | None = None  # memory available to a run on this slot, without its CUDA context; None: unknown
     named: bool = False  # whether the user named this device by its number
     count: int = 1  # number of devices; each has one process
     share: float = 1.0  # fraction of each device that the slot has

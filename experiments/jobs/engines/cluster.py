@@ -18,7 +18,7 @@ from experiments.jobs.engines.keeper import LAUNCH, recorded_exit
 from experiments.store.checksummed import with_checksum
 from experiments.store.durable import whole_file
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")  # a queue of another user must not pass options to scancel
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")  # a name from another user's queue must not be an option of scancel
 LOOK_EVERY_S = 1.0
 LATE_S = 10.0  # longest time in seconds from a job's end until a network disk shows the file that records this end
 
@@ -93,5 +93,5 @@ class ClusterEngine(Engine):
 
 
 def user() -> str:
-    """Return this user's id, by which a cluster lists jobs."""
+    """Return the id of this user, for the commands that list this user's jobs on a cluster."""
     return str(os.getuid())

@@ -81,7 +81,7 @@ class Engine(ABC):
         """Start a child. Raise OSError if the machine cannot start another one."""
 
     def start_all(self, launches: Sequence[Launch]) -> list[Handle | OSError]:
-        """Start several children, and return a Handle for each. A child that could not start gives an OSError instead.
+        """Start several children, and return a Handle for each of them, or an OSError if the child could not start.
 
         A cluster takes all children in one request.
         """

@@ -19,11 +19,11 @@ from experiments.processes.processor import allocator
 
 log = logging.getLogger(__name__)
 
-READY_S = 120.0  # the first import of torch from a network disk may be slow
+READY_S = 120.0  # seconds; the first import of torch from a network disk may be slow
 
 
 class ForkServer:
-    """A server process that imports the modules `preload` and then forks children.
+    """A connection to a server process, which imports the modules `preload` and then forks children.
 
     The server is ready some seconds after construction.
     """
@@ -33,7 +33,8 @@ class ForkServer:
         self._replies: list[dict[str, Any]] = []
         self._buffer = b""
         self._socket, theirs = socket.socketpair()
-        # The server uses one thread, because a thread pool would not survive a fork. Each child sets its own number.
+        # The server uses one thread, because a thread pool would not survive a fork. Each child then sets its number of
+        # threads.
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         environment |= {"PYTHONPATH": os.pathsep.join(import_path()), "PYTHONUNBUFFERED": "1", **allocator()}
         with theirs:

@@ -2,9 +2,9 @@
 
 An engine writes `launch.json` to the attempt's folder. Then the cluster starts the keeper with this folder. The child
 runs in a new session, and the kernel kills it if its keeper dies. The keeper writes the child's exit code to
-`exit.json` in the same folder. From this file, a coordinator on any machine learns the end of the child, also later.
-Lines of --setup (`module load …`, `conda activate …`) run before the child in one bash process, which then becomes the
-child. If a line fails, the attempt fails with the output of the line.
+`exit.json` in the same folder. A coordinator on any machine can read this file, even if it starts after the child has
+ended. Lines of --setup (`module load …`, `conda activate …`) run before the child in one bash process, which then
+becomes the child. If a line fails, the attempt fails with the output of the line.
 """
 
 import contextlib
@@ -40,7 +40,10 @@ _PR_SET_PDEATHSIG = 1
 
 
 class Keeper:
-    """Starts and watches one child. Construct it in a thread that lives as long as the child.
+    """Starts and watches one child.
+
+    Construct the keeper in a thread that lives as long as the child, because the kernel kills the child when this
+    thread ends.
 
     changes: variables that are set or changed in the child's environment.
     """
@@ -99,9 +102,9 @@ class Keeper:
 
 
 def after_setup(lines: Sequence[str], argv: Sequence[str], environment: Mapping[str, str]) -> Sequence[str]:
-    """Return the command that runs the lines and then `argv`.
+    """Return the command that runs the lines of --setup and then `argv`.
 
-    If a line fails, the command names the line and ends with SETUP_FAILED.
+    If a line fails, the command prints the line and ends with the exit code SETUP_FAILED.
     """
     if not lines:
         return argv

@@ -83,10 +83,7 @@ class NodeWorker:
                 del self._running[name]
 
     def _obey(self) -> None:
-        """Pass requests on to the attempts.
-
-        When the worker must end, ask all attempts to end. Pass the coordinator's requests on to single attempts.
-        """
+        """Pass the coordinator's requests on to single attempts. If the worker must end, ask all attempts to end."""
         if self._stopping:
             for one in self._running.values():
                 one.keeper.terminate()
@@ -113,7 +110,7 @@ class NodeWorker:
                 self._start(item, devices)
 
     def _suited(self, item: WorkItem) -> list[str]:
-        """Return devices with enough free shares for an item, but at most as many as it needs.
+        """Return devices with enough free shares for an item, but at most `item.devices` of them.
 
         Devices with the most free shares come first.
         """
@@ -152,7 +149,7 @@ def _devices(node: Node) -> list[str]:
     if node.kind == "cpu":
         return [str(number) for number in range(node.devices)]
     given = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
-    if not given:  # on this cluster, users choose the GPUs of a node
+    if not given:  # this cluster does not assign GPUs to jobs
         try:
             _NODE.bind(NODE_NAME)
         except OSError:

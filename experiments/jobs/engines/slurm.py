@@ -1,4 +1,4 @@
-"""The engine for Slurm. Each child is one Slurm job. submitit submits the jobs as arrays. Needs the extra [slurm].
+"""The engine for Slurm. Each child is one Slurm job. submitit (extra [slurm]) submits the jobs as arrays.
 
 - Time limits and preemption: Slurm sends a signal `signal_delay_s` seconds before it ends a job. The child saves a
   checkpoint. Then the job in this program's queue waits, and is submitted again. Slurm's own requeueing is switched
@@ -32,8 +32,8 @@ class SlurmEngine(ClusterEngine):
     """Starts each child as a Slurm job.
 
     folder: a folder on the shared disk for submitit's files.
-    settings: sbatch's options by their long names. Only `signal_delay_s` is no option of sbatch: it is the number of
-        seconds between the signal to save a checkpoint and the job's time limit.
+    settings: sbatch's options by their long names, and `signal_delay_s`, which is not an option of sbatch. It is the
+        number of seconds between the signal to save a checkpoint and the job's time limit.
     """
 
     name = "slurm"

@@ -31,7 +31,7 @@ STOP, KILL = ".stop", ".kill"
 class WorkItem:
     """An attempt and the slots that it needs: `shares` shares of each of `devices` devices."""
 
-    name: str  # names sort by age
+    name: str  # begins with the time of creation, so that sorted names are in order of age
     folder: str
     kind: str
     devices: int = 1

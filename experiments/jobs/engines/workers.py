@@ -1,9 +1,9 @@
 """Node workers: jobs of a cluster that run many attempts one after the other, instead of one job per attempt.
 
-This engine writes each attempt as a work item to the shared disk. Node workers (node_worker.py) take the items in their
-order. This engine keeps as many workers alive as the items need, but at most `WorkerPool.workers`. A second engine, for
-example Slurm's, submits the workers. It starts, signals and adopts them as its children. If a worker ends because of
-its time limit or because its node fails, its attempts end too, and the coordinator starts new attempts.
+This engine writes each attempt as a work item to the shared disk. Node workers (node_worker.py) take the oldest items
+first. This engine keeps as many workers alive as the items need, but at most `WorkerPool.workers`. A second engine, for
+example Slurm's, starts, signals and adopts the workers as its children. If a worker ends because of its time limit or
+because its node fails, its attempts end too, and the coordinator starts new attempts.
 """
 
 import logging
@@ -73,7 +73,7 @@ class NodeWorkers(ClusterEngine):
         return name in self._places
 
     def _look(self, *, now: bool = False) -> None:
-        """Update the living workers and the places of the items, at most once every LOOK_EVERY_S unless `now`."""
+        """Update the living workers and the worker of each item, at most once every LOOK_EVERY_S unless `now`."""
         if not now and time.monotonic() - self._looked < LOOK_EVERY_S:
             return
         self._looked = time.monotonic()

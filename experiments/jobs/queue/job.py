@@ -187,7 +187,7 @@ class Waiting:
     alone: bool = False  # whether the job needs a whole device, because memory ran out next to other runs
     gpu_memory_gb: float = 0.0  # predicted memory on a GPU; 0: unknown
     turn: int = 0
-    steps: int | None = None  # number of training steps, also if the job only evaluates; None if unknown
+    steps: int | None = None  # number of training steps, even if the job only evaluates; None if unknown
 
     def needs_gb(self, kind: str) -> float:
         """Return the predicted GB of memory on a device of this kind."""

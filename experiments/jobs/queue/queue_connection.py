@@ -71,7 +71,7 @@ class QueueConnection:
         return [_row(self.path, values, self.members(values[0]).get(values[0], ())) for values in found]
 
     def asked_of_failed(self) -> dict[str, set[str]]:
-        """Return the run_id of each failed run → its requested eval_ids. Runs with damaged entries are left out."""
+        """Return a dict from the run_ids of failed runs to their requested eval_ids, without damaged entries."""
         rows = self._read("SELECT run_id, spec FROM jobs WHERE state='failed'")
         found = {}
         for run_id, spec in rows:
@@ -106,7 +106,8 @@ class QueueConnection:
     def running_left(self) -> list[float]:
         """Return, for each running job, the predicted seconds that its training still takes; 0 if unknown.
 
-        If a job reports no remaining time and has no predicted cost, it is assumed to take the usual time (`usual_s`).
+        If a job reports no remaining time and has no predicted cost, it is assumed to take the mean time of finished
+        runs (`usual_s`).
         """
         rows = self._read(
             "SELECT j.left_s, j.cost, a.started FROM jobs j LEFT JOIN attempts a "
@@ -148,7 +149,8 @@ class QueueConnection:
     def held(self) -> list[str]:
         """Return the distinct reasons why jobs are held.
 
-        The reason LEFT is left out: it marks jobs that `ablations run` of another table does not train.
+        The reason LEFT is left out: it marks the jobs that the present `ablations run` does not train, because they
+        belong to other tables.
         """
         kept = "SELECT DISTINCT held FROM jobs WHERE state='waiting' AND held NOT IN ('', ?) ORDER BY held"
         rows = self._read(kept, (LEFT,))
@@ -181,7 +183,7 @@ class QueueConnection:
         return [dict(zip(names.split(", "), row, strict=True)) for row in rows]
 
     def damaged_lines(self) -> dict[tuple[str, int], tuple[str, int]]:
-        """Return (run_id, attempt) → (fingerprint of the attempt's events, number of damaged lines in the events)."""
+        """Return a dict: (run_id, attempt) → (fingerprint of the attempt's events, number of damaged lines in them)."""
         rows = self._read("SELECT run_id, number, events FROM attempts WHERE events != ''")
         told = {(run_id, number): text.rpartition(" ") for run_id, number, text in rows}
         return {place: (content, int(count)) for place, (content, _, count) in told.items() if count.isdigit()}

@@ -1,10 +1,11 @@
-"""Decide whose code a queue may run. A store may come from another user, and its queue names commands and modules.
+"""Decide whether a coordinator may run the commands and modules that a queue names.
 
-When a user queues a job, the program signs the job with the user's key, which is stored outside of every store
-(`key_file`). If a job executes a user's code, a coordinator runs it only if the coordinator's user has signed it. If
-another user has signed it, the job is held until `ablations work --trust STUDY` signs it. The signature is stored in
-the queue and is valid on every machine with the same home folder, but only for the user who signed. Built-in tasks and
-tasks that installed packages register need no signature, because their jobs execute no code that the queue names.
+A store may come from another user, and with it the queue. When a user queues a job, the program signs the job with the
+user's key, which is stored outside of every store (`key_file`). If a job executes a user's code, a coordinator runs it
+only if the coordinator's user has signed it. If another user has signed it, the job is held until `ablations work
+--trust STUDY` signs it. The signature is stored in the queue and is valid on every machine with the same home folder,
+but only for the user who signed. Built-in tasks and tasks that installed packages register need no signature, because
+their jobs execute no code that the queue names.
 """
 
 import functools

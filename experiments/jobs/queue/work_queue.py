@@ -185,7 +185,7 @@ class WorkQueue(Queue):
     def events_read(self, run_id: str, attempt: int, content: str, damaged: int) -> None:
         """Record the number of damaged lines in an attempt's events.
 
-        content: fingerprint of the file of events. The number is valid as long as the file has this fingerprint.
+        content: fingerprint of the events file. The number is valid as long as the file has this fingerprint.
         """
         self._write(
             "UPDATE attempts SET events=? WHERE run_id=? AND number=?", (f"{content} {damaged}", run_id, attempt)

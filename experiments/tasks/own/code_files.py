@@ -1,8 +1,9 @@
 """Record the digests of the files of a user's code that a run used, and find the files that have changed since.
 
-The digest of a file is that of git's blob with the same content. Files of a working copy and of a tree of git can
-therefore be compared. The digest of a large file is the SHA-256 of its content. Paths are relative to the top folder of
-the repository that contains the study's folder. If there is no repository, they are relative to the study's folder.
+The digest of a file is the digest of git's blob with the same content. Files of a working copy can therefore be
+compared with files of a tree of git. The digest of a large file is the SHA-256 of its content. Paths are relative to
+the top folder of the repository that contains the study's folder. If there is no repository, they are relative to the
+study's folder.
 """
 
 import contextlib
@@ -252,7 +253,7 @@ def _from_top(path: str, home: str) -> str:
 def archived_digests(store: Path, tree: str, names: Iterable[str] | None, globs: Sequence[str] = ()) -> dict[str, str]:
     """Return the digests of files in the store's archive of a tree, by name.
 
-    The files are those with one of the names and those that match one of the patterns.
+    The result contains the files with one of the names and the files that match one of the patterns.
     """
     wanted, found = set(names or ()), dict[str, str]()
     with tarfile.open(archive(store, tree)) as packed:

@@ -1,4 +1,4 @@
-"""A trainer that is a shell command: `command = "python train.py --lr {lr}"` in the study. Imports no torch.
+"""A trainer that is a shell command: `command = "python train.py --lr {lr}"` in the study.
 
 The study declares the settings and their types in [base]; a row may set them. In the command, `{name}` is replaced by
 the value of a setting. The value is quoted for the shell, so `'{name}'` is refused. Further placeholders:
@@ -12,12 +12,14 @@ the value of a setting. The value is quoted for the shell, so `'{name}'` is refu
     {settings.yaml:FILE}  a copy of the YAML file FILE in which the run's settings replace the values
     {device} {threads}    "cpu" or "cuda", and the number of threads
 
-The study's patterns find metrics in the output (patterns.py). The last JSON object that is printed on one line has
-metrics too, unless the command has the placeholder {metrics}. A JSON object with "step" is a point of the training
-curve.
+The study's patterns find metrics in the output (patterns.py). Unless the command has the placeholder {metrics}, the
+last JSON object that it prints on one line also contains metrics. A JSON object with "step" is a point of the training
+curve instead.
 
 The command runs in the study's folder. If the study has `links`, it runs in a separate folder that contains links to
 these entries. When the run must stop, the command receives SIGTERM.
+
+This module does not import torch.
 """
 
 import os

@@ -1,6 +1,6 @@
 """The folder, checkpoints, events and metrics of a user's trainer, on the side of the child process.
 
-Imports no torch.
+This module does not import torch.
 """
 
 import contextlib
@@ -125,7 +125,7 @@ def of_point(metrics: Mapping[str, float]) -> dict[str, float]:
 
 
 def _few(metrics: Mapping[str, float], most: int) -> dict[str, float]:
-    """Return the first `most` metrics without those whose names are too long. Log how many are left out."""
+    """Return the first `most` metrics whose names are not too long. Log how many metrics are left out."""
     names = [name for name in metrics if len(name) <= LONGEST_NAME][:most]
     _say(len(metrics) - len(names), most)
     return {name: metrics[name] for name in names}

@@ -1,4 +1,4 @@
-"""A user's function `run(settings, context) → metrics` as a task. Imports no torch.
+"""A user's function `run(settings, context) → metrics` as a task.
 
     from ablations_task import column, task
 
@@ -10,6 +10,8 @@
 The function trains and scores. It returns {metric: number}, or {set: {metric: number}} if the columns have several
 sets. All numbers are stored with the run. A study can therefore print another number later without training again. The
 function runs in a separate process (trainer_process.py). See docs/own-task.md.
+
+This module does not import torch.
 """
 
 import base64
@@ -176,7 +178,7 @@ class OwnTask(Task):
         return {}
 
     def _files(self, config: Any) -> dict[str, Path]:
-        """Return the data files that the trainer declares, by the names of their digests."""
+        """Return the data files that the trainer declares, by the names under which `inputs` returns their digests."""
         return {}
 
     def _refuse_changed(self, config: Any, context: AttemptContext, when: str) -> None:

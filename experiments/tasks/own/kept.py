@@ -1,10 +1,12 @@
-"""Read the metrics of a user's trainer from the files that a finished attempt has stored. Imports no torch.
+"""Read the metrics of a user's trainer from the files that a finished attempt has stored.
 
     final/metrics.json    metrics by set: the trainer returned them, printed them as JSON, or wrote them to {metrics}
     final/readings.json   the number that each pattern of the study found while the command ran
-    log.txt               the output of the command, which is searched for patterns that the study got later
+    log.txt               the output of the command, in which patterns are searched that the study added later
 
 A study can therefore add, rename or correct a metric without another training.
+
+This module does not import torch.
 """
 
 import os

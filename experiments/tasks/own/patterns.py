@@ -1,4 +1,4 @@
-"""Find numbers and progress in the output of a command by the patterns of its study. Imports no torch.
+"""Find numbers and progress in the output of a command by the patterns of its study.
 
 A pattern is a regular expression. It is searched in every line of standard output and standard error, after colour
 codes have been removed. A carriage return also ends a line, so each state of a progress bar is a line. The number is
@@ -6,12 +6,14 @@ the text of the group `value`, or of the first group. If the pattern has a group
 the training curve.
 
 If several ranks print the same line, the last line gives the number, and the first line gives the point of the curve.
-A group whose pattern matches only digits also finds nan and inf. If it did not, an earlier number would be used.
+A group whose pattern matches only digits also finds nan and inf, so that a number before them is not used instead.
 
 The text of the group is read as a number of Python, such as 1234.5 or 1e-05. Two cases are ambiguous: a comma in the
 text, and further digits directly after the group. In these cases no number is read, unless the metric declares the
 format of its numbers, such as `number = "1.234,5"`. An exponent directly after the group is added to the number,
 because it is not ambiguous.
+
+This module does not import torch.
 """
 
 import math

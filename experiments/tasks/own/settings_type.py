@@ -75,7 +75,7 @@ def config_type_of(described: Mapping[str, Any], check: Check, roles: SettingRol
 
 
 def _fields(described: Any) -> dict[str, Any]:
-    """Return pydantic fields, (type, field with default), by the name of the setting."""
+    """Return a dict from the names of settings to pydantic fields, as pairs (type, field with default)."""
     fields: dict[str, Any] = {}
     for one in described:
         if why := unstorable(one["default"]):

@@ -1,4 +1,7 @@
-"""Run a shell command as a trainer: fill in the settings, and find metrics in its output. Imports no torch."""
+"""Run a shell command as a trainer: fill in the settings, and find metrics in its output.
+
+This module does not import torch.
+"""
 
 import contextlib
 import math

@@ -99,7 +99,7 @@ def copy(stream: IO[bytes], log: Log, take: Callable[[bytes], None] = lambda dat
     with stream:
         while data := os.read(stream.fileno(), CHUNK):
             take(data)
-            with contextlib.suppress(OSError):  # if the disk is full, the trainer's next file reports it
+            with contextlib.suppress(OSError):  # if the disk is full, the trainer's next write to a file fails too
                 log.write(data)
     with contextlib.suppress(OSError):
         log.end()

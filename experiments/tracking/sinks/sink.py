@@ -1,8 +1,9 @@
-"""Start and call sinks, which extras add: they send runs to other tracking programs.
+"""Start and call sinks. A sink is added by an extra, and sends runs to another tracking program.
 
-A sink reads only the events and results of a run, as MLflow's view does. Each sink has a separate process (serve.py),
-and the coordinator's background thread sends runs to it. If its package fails, hangs or fills the disk, an error is
-logged, and no run waits. `ablations ui --rebuild` then writes the runs that the sink lacks.
+A sink reads only the events and results of a run, like the program's writer for MLflow. Each sink has a separate
+process (serve.py), and the coordinator's background thread sends runs to this process. If the sink's package fails,
+hangs or fills the disk, an error is logged, and no run waits. `ablations ui --rebuild` then writes the runs that the
+sink lacks.
 """
 
 import atexit
