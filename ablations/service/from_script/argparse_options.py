@@ -389,7 +389,7 @@ def _switch(option: Option, action: str, default: ast.expr | None, words: Keywor
     if value is UNKNOWN or constant is UNKNOWN:
         return option.without(computed(default if value is UNKNOWN else words.get("const")))
     if bool(value) == bool(constant) and (isinstance(constant, bool) or value == constant):
-        return option.without(f"it is always {value!r}: {option.flag} sets what is its default")
+        return option.without(f"it is always {value!r}, because {option.flag} sets the same value")
     if action == "store_false":
         return replace(option, value=True, written=switch(option.name, "", option.flag))
     if not isinstance(constant, bool):  # the setting is named after the flag and is true if the flag is given
@@ -411,21 +411,21 @@ def _converted(option: Option, value: Any, kind: ast.expr | None, file: Path, co
     if named in ("int", "float", "lambda x: int(float(x))"):
         number = as_kind(value, "float" if named == "float" else "int")
         if number is UNKNOWN:
-            return option.without(f"its default {value!r} is not what {named} makes of a text")
+            return option.without(f"{named} never returns its default {value!r}")
         return replace(option, value=number)
     truth = ("true", "") if named == "bool" else truths(kind, file, code)
     if truth is not None and isinstance(value, bool):
         if not equals:
-            return option.without(f"{named} reads its text in a way that {flag} cannot be given")
+            return option.without(f"its value must be written after `=`, which {flag} does not allow")
         return replace(option, value=value, written=switch(option.name, f"{flag}={truth[0]}", f"{flag}={truth[1]}"))
     if name_of(kind) in _LITERALS:
         if isinstance(value, bool) and equals:
             true, false = ("true", "false") if name_of(kind) == "loads" else ("True", "False")
             return replace(option, value=value, written=switch(option.name, f"{flag}={true}", f"{flag}={false}"))
         simple = isinstance(value, int | float) and not isinstance(value, bool)
-        return replace(option, value=value) if simple else option.without(f"its text is read by {named}")
+        return replace(option, value=value) if simple else option.without(f"{named} converts its text")
     if named not in _TEXTS and name_of(kind) not in ("str", "Path", "device"):
-        return option.without(f"what {named} makes of a text is not known without running it (--ask)")
+        return option.without(f"the result of {named} is not known without running it (--ask)")
     if not isinstance(value, str):
         return option.without(f"its default {value!r} is no text, and without type= the script gets a text")
     return replace(option, value=value)

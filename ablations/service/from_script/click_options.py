@@ -161,7 +161,7 @@ def _declared(call: ast.Call) -> Option | None:
     if literal(words.get("nargs"), 1) != 1:
         return option.without(SEVERAL_VALUES)
     if "cls" in words or "flag_value" in words:
-        return replace(option, takes_value=False).without("its class or flag_value says what it does")
+        return replace(option, takes_value=False).without("its class or flag_value determines its value")
     if is_flag:
         value, option = (False if default is None else value), replace(option, takes_value=False)
         if not isinstance(value, bool):
@@ -204,7 +204,7 @@ def _of_kind(option: Option, default: ast.expr | None, kind: str | None) -> Opti
             else replace(option, value=number)
         )
     if kind not in _TEXTS:
-        return option.without(f"what {kind} makes of a text is not known without running it")
+        return option.without(f"the result of {kind} is not known without running it")
     return (
         replace(option, value=value) if isinstance(value, str) else option.without(f"its default {value!r} is no text")
     )

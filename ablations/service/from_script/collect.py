@@ -122,7 +122,7 @@ def _absl(code: Code) -> Iterator[Option]:
         option = Option(setting_name(flag), (f"--{flag}",), None, describe(kind or "", choices, help_), choices)
         value = literal(default)
         if kind is None:
-            yield option.without(f"what {name_of(call)} makes of a text is not known without running it")
+            yield option.without(f"the result of {name_of(call)} is not known without running it")
         elif at.conditional:
             yield option.without("the script adds it only under a condition")
         elif option.name in SEEDS:

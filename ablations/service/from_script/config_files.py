@@ -201,7 +201,7 @@ def _take(found: _Composed, values: Iterable[tuple[str, Any, str]]) -> None:
         several = name in found.values or any(
             other.startswith(f"{name}.") or name.startswith(f"{other}.") for other in found.values
         )
-        found.values[name] = (value, "several of the files have it" if several else reason)
+        found.values[name] = (value, "several of the files have this key" if several else reason)
 
 
 def _of_group(found: _Composed, group: str, chosen: str, files: Mapping[str, Path]) -> None:

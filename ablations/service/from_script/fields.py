@@ -90,7 +90,7 @@ def roots(code: Code) -> Iterator[Root]:
             yield from _named(code, at, first or words.get("config_class"), DRACCUS)
         elif name in ("CLI", "auto_cli") and "jsonargparse" in code.imports:
             if first is None and "components" not in words:
-                yield Root(JSONARGPARSE, None, at.file, source(call), changed=f"{source(call)} takes all of its module")
+                yield Root(JSONARGPARSE, None, at.file, source(call), changed=f"{source(call)} uses its whole module")
             yield from _named(code, at, first or words.get("components"), JSONARGPARSE)
         elif name == "Fire":
             yield from _named(code, at, first, FIRE)
@@ -195,9 +195,9 @@ def _annotated(field: Field) -> Field:
     if isinstance(annotation, ast.Subscript) and name_of(annotation.value) == "Annotated":
         inner = annotation.slice
         kind = inner.elts[0] if isinstance(inner, ast.Tuple) and inner.elts else None
-        return replace(field, annotation=kind, marked=f"its type says more: {source(annotation)}")
+        return replace(field, annotation=kind, marked=f"its type has constraints: {source(annotation)}")
     if isinstance(annotation, ast.Subscript) and "conf" in source(annotation.value):
-        return replace(field, marked=f"its type says more: {source(annotation)}")
+        return replace(field, marked=f"its type has constraints: {source(annotation)}")
     return field
 
 
@@ -217,7 +217,7 @@ def _field(field: Field, root: Root, code: Code, override: ast.expr | None) -> I
         elif style.nested:
             yield option.without(computed(default or field.factory))
         else:
-            yield option.without(f"{style.name} decides how the options of {inner.called} are called")
+            yield option.without(f"{style.name} chooses the names of the options of {inner.called}")
     elif field.factory is not None and override is None:
         yield option.without(computed(field.factory))
     elif default is None:
@@ -271,7 +271,7 @@ def _of_type(option: Option, default: ast.expr, annotation: ast.expr | None, sty
     if value is None:
         return option
     if "Union" in kind.replace("Optional", "") or ("|" in kind and kind.replace("None", "").strip(" |").count("|")):
-        return option.without(f"its type {kind} is one of several")
+        return option.without(f"its type {kind} allows several types")
     if isinstance(value, bool):
         if annotation is not None and "bool" not in kind:
             return option.without(f"its default {value!r} is no {kind}")

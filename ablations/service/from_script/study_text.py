@@ -15,7 +15,7 @@ _NO_FACTOR = re.compile(r"path|dir|file|log|print|verb|worker|port|save|epoch|st
 _FACTOR = re.compile(r"drop|lr|rate|hidden|width|dim|layer|depth|momentum|decay|channel|head")
 _EXAMPLES = 2
 _NO_METRIC = f"""
-# Nothing that it prints looks like a metric. Write the metric's name and the pattern that finds its number,
+# Nothing that the script prints looks like a metric. Write the metric's name and the pattern that finds its number,
 # or let the script end with a line of JSON that has this name.
 [[metric]]
 name = "accuracy"

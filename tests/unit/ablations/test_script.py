@@ -307,7 +307,7 @@ def test_a_guessed_pattern_finds_the_number_in_what_the_line_prints(tmp_path, so
     text = study_of("mine", "train.py", tmp_path).text
     found = [line.lstrip("# ") for line in text.splitlines() if "[[metric]]" in line or "name = " in line][1:]
     if expected is None:
-        assert found == ["[[metric]]", 'name = "accuracy"'] and "Nothing that it prints" in text
+        assert found == ["[[metric]]", 'name = "accuracy"'] and "Nothing that the script prints" in text
         return
     name, printed, value = expected
     assert found == ["[[metric]]", f'name = "{name}"']

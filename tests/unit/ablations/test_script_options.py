@@ -128,7 +128,7 @@ CASES = {
         "{code:--code=True|--code=False} --prompt={prompt}",
         {"cuda": True, "ema": False, "track": False, "freeze": True, "steps": 1000, "total": 1_000_000,
          "text_rate": 0.25, "code": True, "prompt": '-x {lr} $HOME "q"'},
-        {"ratio": "its default 0.5 is not what int makes", "plain": "its default 3 is no text", "even": "not known"},
+        {"ratio": "int never returns its default 0.5", "plain": "its default 3 is no text", "even": "not known"},
     ),
     "exclusive and conditional": Case(
         A + "g = p.add_mutually_exclusive_group()\ng.add_argument('--steps', type=int, default=0)\n"
@@ -269,7 +269,7 @@ CASES = {
         "    inner: Inner = field(default_factory=Inner)\n"
         "parser = ArgumentParser()\nparser.add_arguments(Config, dest='config')\n"
         "RESULT = asdict(parser.parse_args().config)\n",
-        "--lr {lr} --tied {tied}", {"lr": 0.1, "tied": False}, {"inner": "decides how the options"},
+        "--lr {lr} --tied {tied}", {"lr": 0.1, "tied": False}, {"inner": "chooses the names of the options"},
         library="simple_parsing",
     ),
     "jsonargparse": Case(
