@@ -8,13 +8,13 @@ from pydantic import Field, field_validator
 from experiments.config.field_types import Names
 from model.strict import StrictModel
 
-MOST_GENERATED = 10_000_000  # maximum number of generated pairs; a larger number is a mistake and would fill the disk
+MOST_GENERATED = 10_000_000  # maximum number of generated pairs; a larger number would fill the disk
 
 
 class DataConfig(StrictModel):
     """Settings of the corpus and of the tokenizer."""
 
-    # True for a corpus of running text, whose tokenizer must encode any text; False for a corpus of pairs of lines
+    # Whether the corpus is running text, whose tokenizer must encode any text. Other corpora consist of pairs of lines.
     running_text: ClassVar[bool] = False
 
     corpus: str = Field("builtin", description='"builtin" (generated) or a folder with train.<lang>, dev.<lang> …')
@@ -44,14 +44,14 @@ class DataConfig(StrictModel):
 
     @property
     def sized_by_text(self) -> bool:
-        """Whether every character or byte of the training text is a token, so that `vocab_size` is not read."""
+        """Whether word pieces are characters or bytes. `vocab_size` has no effect then."""
         return self.units in ("char", "byte")
 
     @property
     def target_symbols(self) -> int:
-        """Size of the target's own vocabulary, whose symbols are separated by spaces.
+        """The size of a separate vocabulary of target symbols, which are separated by spaces in the text.
 
-        0 means that the target is split into `units`, as the source is.
+        0 means that the target is split into `units`, like the source.
         """
         return 0
 

@@ -76,7 +76,7 @@ class NetworkChange(ABC):
     def operations(self, value: Any, model: ModelConfig, sizes: tuple[int, int]) -> Callable[[Any, Any], Any]:
         """Return a function that computes the operations that the change adds per pair.
 
-        Its arguments are arrays of source and target lengths (N,).
+        The arguments of the returned function are arrays of source and target lengths (N,).
         """
         return lambda source, target: 0.0
 
@@ -86,7 +86,7 @@ class NetworkChange(ABC):
     ) -> dict[str, Any]:
         """Change a network in place and return facts for the record.
 
-        batches: the first batches of the training.
+        batches: function that returns the first batches of the training.
         saved: saved weights of a network to which the same change was applied. If given, use them instead of `batches`.
         seed: seed for random numbers, if the change is made at evaluation. Before a training, the seed is None, because
             torch's generator is already seeded.
@@ -165,7 +165,7 @@ def _loaded(name: str) -> NetworkChange:
 
 
 def broken_change(name: str) -> str:
-    """Return why the installed network change of this name cannot be used; "" if it can, or if it is not installed."""
+    """Return why an installed network change cannot be used. Return "" if it can be used or is not installed."""
     if name in added("changes"):
         try:
             _loaded(name)

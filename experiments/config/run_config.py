@@ -62,7 +62,7 @@ class RunConfig(Changeable, TaskConfig):
     evaluation: EvaluationConfig = EvaluationConfig()
 
     def described(self) -> list[str]:
-        """Describe an encoder or decoder that differs from the paper's, and the number of parameters a token skips."""
+        """Return lines on an encoder or decoder that differs from the paper's, and on parameters that a token skips."""
         sides = [side for side in SIDES if getattr(self.model, side) != getattr(type(self.model)(), side)]
         lines = [f"{side}: {'; '.join(self.model.expanded(side)) or 'none'}" for side in sides]
         idle = cost.num_params(self.model, 1) - cost.active_params(self.model, 1)  # the vocabulary size does not matter

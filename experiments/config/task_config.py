@@ -36,7 +36,7 @@ class SettingRoles:
 
 
 class TaskConfig(StrictModel):
-    """Base class of the configurations. Each task adds its settings.
+    """Base class of the configurations of runs. Each task adds its settings.
 
     experiments/tasks/own/function.py adds the settings of a user's function.
     """
@@ -60,11 +60,11 @@ class TaskConfig(StrictModel):
         raise KeyError(name)
 
     def described(self) -> list[str]:
-        """Return lines that explain abbreviated settings, such as the layers that an architecture's text stands for."""
+        """Return lines that explain abbreviated settings, such as the layers described by model.encoder."""
         return []
 
 
 def total_steps(config: TaskConfig) -> int | None:
-    """Return the number of training steps; None if no setting gives it as an integer."""
+    """Return the number of training steps; None if no setting has this number as an integer."""
     value = dict(flatten(config)).get(config.setting_roles.steps)
     return value if isinstance(value, int) else None

@@ -16,7 +16,7 @@ ScheduleName = Literal["inverse_sqrt", "constant", "cosine", "linear", "warmup_s
 
 
 class OptimizerFacts(NamedTuple):
-    """The settings that an optimizer reads, and its defaults for two of them."""
+    """The settings that an optimizer reads, and its default values of momentum and Nesterov's momentum."""
 
     reads: tuple[str, ...]  # names of the settings
     momentum: float = 0.0  # momentum if training.momentum is unset
@@ -53,8 +53,8 @@ SCHEDULES: dict[ScheduleName, ScheduleFacts] = {
 }
 
 
-# A padded batch rarely has more than LARGEST_UNCUT positions per token. A batch is not split into micro-batches if it
-# has at most LARGEST_UNCUT times as many positions as a micro-batch may have tokens.
+# A padded batch rarely has more than LARGEST_UNCUT positions per token. A batch is split into micro-batches only if its
+# number of positions exceeds the token limit of a micro-batch by more than this factor.
 LARGEST_UNCUT = 1.5
 SMALLEST_MICRO_BATCH = 64  # tokens; micro-batches are halved down to about this size when memory runs out
 

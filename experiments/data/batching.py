@@ -1,8 +1,8 @@
 """Assign sentence pairs to batches, as a pure function of (seed, step). Imports no torch.
 
 "Sentence pairs were batched together by approximate sequence length. Each training batch contained a set of sentence
-pairs containing approximately 25000 source tokens and 25000 target tokens" (section 5.1). Here a token is a piece of
-the tokenizer. EOS counts as a token, padding does not. No batch has more than `tokens_per_batch` tokens on either side.
+pairs containing approximately 25000 source tokens and 25000 target tokens" (section 5.1). Here a token is a word piece.
+EOS counts as a token, padding does not. No batch has more than `tokens_per_batch` tokens on either side.
 
 All random numbers are raw bits of PCG64 and all sorts are stable, so every version of numpy makes the same plan.
 """
@@ -18,8 +18,8 @@ from experiments.errors import UserError
 Indices = NDArray[np.int64]
 
 # These values were measured on multi30k and German news (with 8,000 pieces each) and on the built-in corpus, with 4,096
-# tokens per batch. Padding is 5 to 7 %. Two pairs of one batch are together in one batch of the next epoch in about a
-# third of the cases. With MIXING = 2.0, this happens in a quarter of the cases, and padding is 7 %.
+# tokens per batch. Padding is 5 to 7 %. The probability that two pairs of one batch are in the same batch again in the
+# next epoch is about a third. With MIXING = 2.0, it is a quarter, and padding is 7 %.
 BAND = 1.05  # lengths whose ratio is at most about 1.05 count as equal
 # The order by length is shuffled locally: a pair moves by at most MIXING batches, measured in tokens.
 MIXING = 1.25
@@ -30,7 +30,7 @@ class BatchPlan:
     """A plan of batches in which all pairs have a similar length.
 
     Every epoch contains every pair once. The batches and their order differ between epochs. Steps and epochs are
-    counted from 0. Raises UserError if a single pair exceeds `tokens_per_batch`.
+    counted from 0. The constructor raises UserError if a single pair exceeds `tokens_per_batch`.
 
     source_lengths, target_lengths: the number of pieces of every pair, EOS counted.
     """
@@ -138,7 +138,7 @@ def _even_bounds(source: Indices, target: Indices, cap: int) -> list[int]:
 
 
 def _evened(cut: Callable[[int], list[int]], low: int, cap: int) -> list[int]:
-    """Return the result of `cut` for the smallest value from `low` to `cap` that gives as few parts as `cap`."""
+    """Return the result of `cut` for the smallest argument from `low` to `cap` that gives as few parts as `cap`."""
     bounds, high = cut(cap), cap
     while low < high:
         middle = (low + high) // 2
@@ -163,7 +163,7 @@ def split(source_lengths: ArrayLike, target_lengths: ArrayLike, indices: Indices
     """Cut pairs into micro-batches of at most `max_tokens` positions per side, padding counted.
 
     There are as few micro-batches as possible. They are about equally full, and the pairs of each have similar lengths.
-    A micro-batch has at least one pair, also if that pair is longer than `max_tokens`.
+    A micro-batch has at least one pair, even if that pair is longer than `max_tokens`.
     """
     if not len(indices):
         return []

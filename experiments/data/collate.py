@@ -1,6 +1,6 @@
-"""Pairs as padded arrays: B batch, S source, T target.
+"""Convert sentence pairs to padded arrays. Shapes: B batch, S source, T target.
 
-Rows are padded with PAD. A mask is true where an array differs from PAD.
+Rows are padded with PAD. A mask is True where an array differs from PAD.
 """
 
 from dataclasses import dataclass

@@ -29,7 +29,7 @@ SPARE_ROWS = 0.02
 SEEN = 4000  # number of micro-batches to examine; they come from at least two epochs
 EPOCHS = 20  # maximum number of epochs to examine
 START = 1500  # maximum number of initial groups; joining them takes a second
-TIGHTENED_FROM = 3  # groups are shrunk once at most 3 × the final number are left; doing it earlier only takes longer
+TIGHTENED_FROM = 3  # groups shrink only when at most 3 × the final number are left; shrinking them earlier is slower
 NEVER = np.iinfo(np.int64).max
 
 Shape = tuple[int, int, int]

@@ -127,8 +127,8 @@ def coverage_penalty(attended_BKS: Tensor, source_mask_BS: Tensor | None, beta: 
 class Finished:
     """The N best finished hypotheses of each sentence, best first.
 
-    Finished hypotheses do not influence the search, because they take no beam slots. Of two hypotheses with equal
-    scores, the earlier one stays. Steps after the end of a sentence therefore cannot change its result.
+    Finished hypotheses take no beam slots, so they do not change how the alive hypotheses continue. Of two hypotheses
+    with equal scores, the earlier one stays. Steps after the end of a sentence therefore cannot change its result.
     """
 
     def __init__(self, score_BN: Tensor, log_prob_BN: Tensor, slot_BN: Tensor) -> None:
@@ -313,7 +313,8 @@ class _Batch:
     def retire(self) -> None:
         """Read the results of ended sentences and remove these sentences from the batch.
 
-        Nothing is done until at least an eighth of the sentences have ended, because moving the others takes time.
+        With `compaction`, nothing is done until at least an eighth of the sentences have ended, because moving the
+        others takes time. Without it, nothing is done until all sentences have ended.
         """
         bound_B = self.alive.log_prob_BK[:, 0] / self.longest_penalty_B
         worst_B = self.finished.worst if self.settings.early_stop else torch.full_like(bound_B, NEVER)
@@ -371,8 +372,8 @@ class _Batch:
 # Further shapes: G groups of P neighbouring tokens, R remaining tokens, V = K × W, I examined tokens.
 
 
-GROUP = 64  # P; the fastest of 16 … 128 on a processor, measured with W = 500, 8,000 and 37,000
-IN_CACHE = 2**20  # number of probabilities that fit into the cache of a processor
+GROUP = 64  # P; the fastest of 16 … 128 on a CPU, measured with W = 500, 8,000 and 37,000
+IN_CACHE = 2**20  # number of probabilities that fit into the cache of a CPU
 MANY_SENTENCES = 8  # minimum batch size for which padded columns make torch.topk faster
 
 
@@ -387,8 +388,8 @@ class Candidates(NamedTuple):
 def best_of_logits(log_prob_BK: Tensor, logits_BKW: Tensor, count: int) -> Candidates:
     """Return the `count` best continuations of each sentence, from the model's logits. The logits may be overwritten.
 
-    A few sentences are processed at a time, so that their probabilities fit into the cache of a processor. For 128 ×
-    37,000 logits (19 MB), this takes 3 ms instead of 11 ms.
+    On a CPU, a few sentences are processed at a time, so that their probabilities fit into the cache. For 128 × 37,000
+    logits (19 MB), this takes 3 ms instead of 11 ms.
     """
     B, K, W = logits_BKW.shape
     at_once = B if logits_BKW.is_cuda else max(1, IN_CACHE // (K * W))
@@ -400,12 +401,12 @@ def best_of_logits(log_prob_BK: Tensor, logits_BKW: Tensor, count: int) -> Candi
 
 
 def next_log_probs(logits_BKW: Tensor) -> Tensor:
-    """Return log P of every next token in fp32 or wider. On a processor, the logits are overwritten.
+    """Return log P of every next token in fp32 or wider. On a CPU, the logits may be overwritten.
 
     PAD and BOS have −inf, because no translation contains them. They are excluded after the normalisation. The other
     tokens therefore have the same probabilities as in a teacher-forced pass. UNK may be generated like any other token.
 
-    On a processor, the fused log-softmax is faster than logsumexp alone (0.6 ms instead of 1.0 ms for 128 × 8,000).
+    On a CPU, the fused log-softmax is faster than logsumexp alone (0.6 ms instead of 1.0 ms for 128 × 8,000).
     """
     wide = torch.promote_types(logits_BKW.dtype, torch.float32)
     if wide == logits_BKW.dtype and not logits_BKW.is_cuda:  # writing to the same memory is 15 % faster
@@ -451,8 +452,8 @@ def best_candidates(log_prob_BK: Tensor, next_BKW: Tensor, count: int) -> Candid
 def _top(x_BN: Tensor, count: int) -> Tensor:
     """Return x.topk(count).indices.
 
-    On a processor, torch uses a four times slower method if there are fewer than 64 · count columns. If the number of
-    columns is at least half of that, this function therefore adds columns.
+    On a CPU, torch uses a method that is four times slower if there are fewer than 64 · count columns. This function
+    therefore adds columns up to that number, if at least half of them are present.
     """
     B, N = x_BN.shape
     if B >= MANY_SENTENCES and N < 64 * count <= 2 * N and not x_BN.is_cuda:

@@ -1,4 +1,4 @@
-"""Measure the likelihood of text under a model, as for the perplexity of reference translations.
+"""Measure the likelihood of text under a model, for example for the perplexity of reference translations.
 
 Shapes: B sentences, S source, T target, D d_model, R target tokens without padding, W vocabulary.
 """
@@ -83,9 +83,9 @@ def measure_likelihood(
 def _sentences(
     model: Network, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], device: Device
 ) -> tuple[Tensor, Tensor]:
-    """Return −log P of each target given its source in float64, and its number of right tokens. EOS is included.
+    """Return −log P of each target given its source in float64, and the number of its most probable tokens.
 
-    Both results have the shape (B,).
+    EOS is included. Both results have the shape (B,).
     """
     source_BS, source_mask_BS = pad_sources(sources, device)
     input_BT, real_BT = pad([[BOS_ID, *t] for t in targets], device)

@@ -29,7 +29,7 @@ def load_model(
     """Build the network and load the weights of an attempt.
 
     choice: the weights to load: "last", "best" (on dev) or "average:K".
-    every: steps between the checkpoints of an average, or between the measurements for "best". 0 allows all of them.
+    every: steps between the checkpoints of an average, or between the measurements for "best". 0 allows every step.
     vocab_sizes: sizes of the target and source vocabulary, if they are neither data.vocab_size nor the sizes of the
         tokenizers.
     change: function that changes the trained network in place.
@@ -60,7 +60,7 @@ def load_model(
 
 
 def load_chosen(config: RunConfig, choice: str | None, attempt: Path, device: Device) -> Network:
-    """Return the network in evaluation mode. Raises as `load_model` does.
+    """Return a trained network in evaluation mode. Raises the same errors as `load_model`.
 
     choice: as in `load_model`. None means `evaluation.checkpoint` of the configuration.
     """
@@ -107,8 +107,8 @@ def kept_average(attempt: Path, count: int, every: int) -> dict[str, Tensor]:
 
     Section 6.1 of the paper averages the last 5 checkpoints of base and the last 20 of big.
 
-    Only checkpoints at multiples of `every` and at the last step are used. Rows that differ only in their search read
-    the stored average.
+    Only checkpoints at multiples of `every` and at the last step are used. Several evaluations of the same run, for
+    example with different search settings, read the stored average.
 
     Raises UserError if there are too few checkpoints or if one is damaged.
     """

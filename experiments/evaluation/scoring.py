@@ -1,7 +1,7 @@
 """Score decoded text with BLEU and chrF by sacrebleu and with the paper's BLEU, and compute BLEU from sums of counts.
 
 An evaluation stores one row of counts per sentence. The corpus BLEU of any set of sentences follows from the sums of
-their counts. A report therefore recomputes a recorded score, and resamples sentences for statistical tests.
+their counts. Reports use the counts to recompute recorded scores, and to resample sentences for statistical tests.
 
 Imports no torch. sacrebleu is imported only when text is scored.
 """

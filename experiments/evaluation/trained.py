@@ -48,10 +48,12 @@ def open_trained(
     vocab_sizes: tuple[int, int],
     batches: Batches,
 ) -> Trained:
-    """Load the network of an evaluation's checkpoint with the evaluation's precision. Raises as `load_model` does.
+    """Load the network of an evaluation's checkpoint with the evaluation's precision.
 
-    trainings: the folder of the attempt that trained; for an ensemble, one folder per member. All members have the same
-        tokenizers.
+    Raises the same errors as `load_model`.
+
+    trainings: the folder of the attempt that trained the network; for an ensemble, one folder per member. All members
+        have the same tokenizers.
     batches: the batches of the training. Network changes at evaluation may need them.
     """
     settings, every = evaluation.settings, kept_checkpoints.spacing_of(evaluation.settings)
@@ -119,7 +121,7 @@ def decode(
 
 
 def _forget_peak(device: Device) -> None:
-    """Reset the measured peak memory. On a processor, this is possible only with Linux (proc(5): clear_refs)."""
+    """Reset the measured peak memory. On a CPU, this is possible only with Linux (proc(5): clear_refs)."""
     if device.is_cuda:
         torch.cuda.reset_peak_memory_stats(device.torch_device)
     else:

@@ -20,8 +20,8 @@ from model.layers.attention.watching import watching
 from model.protocol import Network
 
 # Maximum number of slots in the key/value cache of a batch: sentences × beam size × maximum output length. For the
-# base model, a slot takes 24 KB in fp32, so the caches take 0.4 GB and 3.2 GB. On a processor, larger batches of small
-# models were not faster.
+# base model, a slot takes 24 KB in fp32, so the caches take 0.4 GB and 3.2 GB. On a CPU, larger batches of small models
+# were not faster.
 BATCH_SLOTS = {"cpu": 2**14, "cuda": 2**17}
 LEAST_SLOTS = 2**11  # minimum size of a batch in slots; a smaller extra batch for an idle worker would save no time
 CHECK_EVERY = {"cpu": 1, "cuda": 8}  # steps between checks for ended sentences
@@ -91,7 +91,7 @@ def translate(
 
 
 def in_parallel(work: Callable[[list[int]], None], batches: Sequence[list[int]], workers: int) -> None:
-    """Process batches in parallel, each on one thread of the processor. After an error, no further batch is started.
+    """Process batches in parallel, each on one CPU thread. After an error, no further batch is started.
 
     The operations of a search are small. Two searches with one thread each are therefore faster than one search with
     two threads. Python threads can run in parallel because torch releases the global interpreter lock.
@@ -155,9 +155,9 @@ def _pack(
 ) -> Iterator[list[int]]:
     """Yield batches of sentences with similar lengths, as lists of indices.
 
-    A batch needs at most `slots` slots in the key/value cache. It has at least one sentence. For several workers, the
-    batches also end at equal shares of all slots, with the same number of shares for each worker. The workers
-    therefore finish at about the same time.
+    A batch needs at most `slots` slots in the key/value cache, unless it has only one sentence. With several workers,
+    the sentences are first divided into shares that need about equally many slots, and a batch ends where a share ends.
+    The workers therefore finish at about the same time.
     """
     order = [i for i in by_length([*map(len, sources)]) if len(sources[i])]
     needed = beam_size * sum(limits[i] for i in order)
@@ -185,10 +185,10 @@ def _shares(needed: int, slots: int, workers: int) -> int:
     return min(workers * max(2, math.ceil(needed / (slots * workers))), math.ceil(needed / LEAST_SLOTS))
 
 
-# This is "PosUnk" of Deep-Att (Zhou et al. 2016), after Luong et al. 2015 (arXiv 1410.8206). An unknown word of the
-# output is replaced by the source word that it is aligned to. As in Gehring et al. 2017 (arXiv 1705.03122, section
-# 4.3), this is the source word with the largest attention, averaged over all layers. Gehring et al. translate the word
-# with a dictionary if possible; here it is always copied.
+# The replacement of unknown words is "PosUnk" of Deep-Att (Zhou et al. 2016), after Luong et al. 2015 (arXiv
+# 1410.8206): an unknown word of the output is replaced by the source word to which it is aligned. As in Gehring et al.
+# 2017 (arXiv 1705.03122, section 4.3), this is the source word with the largest attention, averaged over all layers.
+# Gehring et al. translate this word with a dictionary if possible; here it is always copied.
 
 
 AT_ONCE = 64  # number of outputs whose attention is computed in one batch

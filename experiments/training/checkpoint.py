@@ -5,8 +5,8 @@
 
 Batches and dropout depend only on (seed, step), so a checkpoint contains the step but no random state. A folder is
 written under a temporary name, fsynced and renamed. meta.json records the size and hash of each file. Files may be
-replaced or removed later, but they are never modified. So a new attempt can use hard links to the checkpoints of an
-earlier attempt.
+replaced or removed later, but they are never modified. A new attempt can therefore use hard links to the checkpoints of
+an earlier attempt.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -105,11 +105,11 @@ def newest(
     skipped: Callable[[Path, str], None],
     keeps: Sequence[Keep] = (),
 ) -> Checkpoint | None:
-    """Return the newest checkpoint, up to step `last_step`, from which this training can continue; None if none can.
+    """Return the newest checkpoint, up to step `last_step`, from which this training can continue, or None.
 
     A checkpoint is skipped if it is damaged, if other code trained it, or if its training did not keep the checkpoints
-    that `keeps` needs. The function calls `skipped` with its path and the reason. Raises UserError for a checkpoint of
-    another configuration.
+    that `keeps` needs. The function calls `skipped` with the path of a skipped checkpoint and the reason. Raises
+    UserError for a checkpoint of another configuration.
     """
     for path in sorted((p for a in attempts for p in all_of(a)), key=lambda p: p.name, reverse=True):
         if step_of(path) > last_step:
@@ -134,9 +134,9 @@ def newest(
 
 
 def link_checkpoints(saved: Checkpoint, attempts: Sequence[Path], folder: Path) -> None:
-    """Hard-link `saved`, and the checkpoints of earlier steps by the same training, into the attempt's folder.
+    """Hard-link `saved`, and earlier checkpoints of the same training, into the attempt's folder.
 
-    An average or the choice of the best checkpoint may need the earlier checkpoints.
+    An average, or the choice of the best checkpoint, may need the earlier checkpoints.
     """
     (folder / "checkpoints").mkdir(exist_ok=True)
     for path in [saved.path, *(p for a in attempts for p in all_of(a) if step_of(p) < saved.step)]:

@@ -28,7 +28,7 @@ def compile_layers(model: Network, backend: str = "inductor", threads: int = 1) 
     import torch._inductor.config as inductor
     import torch.fx.experimental._config as symbols
 
-    inductor.compile_threads = threads  # the default is up to 32 threads, also if several runs share the machine
+    inductor.compile_threads = threads  # the default is up to 32 threads, even if several runs share the machine
     symbols.use_duck_shape = False  # treat two lengths as two variables even if they are equal in the first batch
     # torch limits the graphs per code object. All kinds of layers share the code of one class.
     kinds = {(side, layer) for side in SIDES for layer in model.config.layers(side)}

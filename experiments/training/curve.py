@@ -102,9 +102,9 @@ DISTANCES = (1, 2, 4, 8, 16, 32)  # in pieces, between an input of the encoder a
 
 
 def init_stats(model: Network, batch: Batch[Tensor], device: Device) -> dict[str, float]:
-    """Return entropies, the gradient norm and Jacobians of a network whose gradients of a step have been computed.
+    """Return entropies, the gradient norm and ratios of Jacobians. Call this after the backward pass of a step.
 
-    entropy_encoder, entropy_decoder, entropy_cross: the entropy of this kind of attention in nats, without dropout. It
+    entropy_encoder, entropy_decoder, entropy_cross: the entropy of each kind of attention in nats, without dropout. It
         is the mean over layers, heads and the pieces of the first sentences of `batch`.
     gradient_norm: the norm of the gradients of all parameters before clipping. The gradients are those of the step's
         mean loss per target piece, with dropout.

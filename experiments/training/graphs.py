@@ -47,7 +47,7 @@ class Recorder(Protocol):
 def unusable(
     model: Network, settings: TrainingConfig, device: Device, ranks: int, changes: Collection[str] = ()
 ) -> str:
-    """Return the reason why the passes of a training cannot be captured; "" if they can.
+    """Return the reason why the passes of a training cannot be captured, or "" if they can be captured.
 
     changes: the settings that have changed the network (experiments/config/network_change.py).
     """
@@ -65,7 +65,7 @@ def unusable(
 
 
 class Graphs:
-    """Passes of micro-batches, computed eagerly or by the graph of their shape.
+    """A function that computes the pass of a micro-batch, either eagerly or by replaying the CUDA graph of its shape.
 
     eager: function that adds the gradients of a micro-batch to those of the parameters and returns a tensor (2,) with
         Σ loss and Σ nll. Each graph is a capture of this function.

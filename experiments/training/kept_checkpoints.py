@@ -71,8 +71,8 @@ def best(folder: Path, every: int = 0) -> Path | None:
     """Return the checkpoint with the lowest dev perplexity among those at multiples of `every`; None if there is none.
 
     If several checkpoints have the lowest perplexity, return the earliest. If `every` is 0, compare all measured
-    checkpoints. Raises Damaged if a checkpoint is unreadable or the best one is missing, because the function would
-    return another checkpoint instead.
+    checkpoints. Raises Damaged if a checkpoint is unreadable or the best one is missing, because the result would
+    otherwise be another checkpoint.
     """
     metas = {path: meta_of(path) for path in all_of(folder)}
     measured = [p for p, meta in metas.items() if "dev_perplexity" in meta and not (every and step_of(p) % every)]
@@ -86,9 +86,9 @@ def best(folder: Path, every: int = 0) -> Path | None:
 
 
 def gap(resumed: Path, meta: Mapping[str, Any], attempts: Sequence[Path], keeps: Sequence[Keep], last_step: int) -> str:
-    """Return a description of the first demand in `keeps` that a training cannot fulfil if it resumes at `resumed`.
+    """Return which checkpoint or measurement of `keeps` is missing if a training resumes at `resumed`.
 
-    Return "" if it can fulfil all demands. The earlier training may have kept fewer checkpoints than are needed now.
+    Return "" if nothing is missing. The earlier training may have kept fewer checkpoints than are needed now.
     """
     there = {
         step_of(path)

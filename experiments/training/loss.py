@@ -31,7 +31,7 @@ from model.parts.dropout import permutation
 from model.parts.embedding import Classes
 from model.protocol import Network
 
-CPU_CHUNK = 512  # tokens per chunk; larger chunks are hardly faster, smaller ones make slow products
+CPU_CHUNK = 512  # tokens per chunk; larger chunks are hardly faster, smaller chunks make matrix products slow
 CUDA_CHUNK = 8192  # a GPU is faster with few large launches
 # In bf16 on a CPU, the number of rows is rounded up to a multiple of KERNEL_ROWS, because torch builds a kernel for
 # each number of rows, and building takes time.
@@ -51,8 +51,8 @@ def smoothed_loss(
     """Return (Σ loss, Σ nll) over N tokens. The nll has no gradient.
 
     Matrix products are computed in autocast's type. Everything else is computed in fp32, or in fp64 for fp64 inputs.
-    The gradients are computed in the forward pass, chunk by chunk. So the N × W logits never exist at the same time,
-    and no logit is computed twice. Under `no_grad`, only the sums are computed.
+    The gradients are computed in the forward pass, chunk by chunk. The N × W logits therefore never exist at the same
+    time, and no logit is computed twice. Under `no_grad`, only the sums are computed.
 
     real_N: False for rows of padding, which do not change the sums and gradients; None if no row is padding.
     """
@@ -191,10 +191,10 @@ def _nll(p_CW: Tensor, target_C: Tensor, z_y_C: Tensor, rows_CD: Tensor, matrix_
 
 
 def logsumexp_of(z_CW: Tensor, p_CW: Tensor, exact: torch.dtype) -> Tensor:
-    """Return log Σ exp z of each row, computed from the largest logit and its probability.
+    """Return log Σ exp z of each row, computed from the largest logit and its probability, without exponentials.
 
-    This needs no further exponentials. The largest probability is never 0, so no check is needed for which the program
-    would have to wait for the GPU. In bf16, the error is the same as in `_nll`.
+    The largest probability is never 0. Unlike `_nll`, this function therefore needs no check for zeros, which would
+    make the program wait for the GPU. In bf16, the error is the same as in `_nll`.
     """
     largest_C, at_C = z_CW.max(1)
     return largest_C.to(exact) - p_CW.gather(1, at_C[:, None])[:, 0].to(exact).log()

@@ -1,8 +1,8 @@
 """Make bf16 copies of the weights of projections, once per step and in one operation.
 
-Autocast casts every weight at its first use in every micro-batch, and casts every gradient back. These are about 260
-of the 1,000 operations in a micro-batch of the paper's base model. This module needs two operations per step and two
-per micro-batch. Products, gradients and their sums are bit-identical.
+Autocast casts every weight at its first use in every micro-batch, and casts every gradient back. These casts are about
+260 of the 1,000 operations in a micro-batch of the paper's base model. This module needs two operations per step and
+two per micro-batch. Products, gradients and their sums are bit-identical to those with autocast.
 """
 
 import contextlib
@@ -45,7 +45,7 @@ class NarrowWeights:
 
     @contextlib.contextmanager
     def used(self) -> Iterator[None]:
-        """Return a context in which the network uses the copies."""
+        """Return a context in which the network computes with the bf16 copies."""
         for linear, name, _, narrow in self._places:
             linear._parameters[name] = narrow
         try:

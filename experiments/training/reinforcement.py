@@ -84,7 +84,7 @@ def draw(
     with without_autocast(source_BS.device):
         memory_RSD = model.encode(source_BS, mask_BS).repeat_interleave(samples, 0)
         mask_RS = None if mask_BS is None else mask_BS.repeat_interleave(samples, 0)
-        # The fast form of decoding caches copies of weights, which would be outdated after each training step.
+        # attends=True avoids the quick search, whose cached copies of the weights are outdated after each step.
         state = model.start_decoding(memory_RSD, mask_RS, 1, longest, attends=True)
         piece_R1 = torch.full((len(memory_RSD), 1), BOS_ID, device=source_BS.device)
         pieces, real, alive_R1 = [], [], torch.ones_like(piece_R1, dtype=torch.bool)

@@ -1,4 +1,4 @@
-"""Write checkpoints in a thread: a step waits only for a copy in memory, not for the disk."""
+"""Write checkpoints in a thread, so that a step waits only for a copy in memory and not for the disk."""
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -10,7 +10,7 @@ from experiments.device import Device
 
 
 class Saver:
-    """A thread that writes one checkpoint at a time. If a save fails, the next call of a method raises the error."""
+    """A thread that writes one checkpoint at a time. If a save fails, the next `start`, `check` or `wait` raises."""
 
     def __init__(self, device: Device) -> None:
         self._device = device

@@ -17,11 +17,11 @@ def learning_rate(step: int, d_model: int, warmup_steps: int, scale: float = 1.0
 
 
 def make_schedule(settings: TrainingConfig, d_model: int) -> Callable[[int], float]:
-    """Return a function from a step, counted from 1, to the learning rate. For plateau, it excludes the halvings.
+    """Return a function from a step, counted from 1, to the learning rate. For plateau, it ignores the halvings.
 
     In the first `warmup_steps` steps, all schedules rise linearly to their highest rate η: η · step / warmup_steps. η
-    is `settings.learning_rate`. If this setting is None, η is the highest rate of equation (3). So all schedules have
-    the same highest rate by default.
+    is `settings.learning_rate`. If this setting is None, η is the highest rate of equation (3). All schedules therefore
+    have the same highest rate by default.
     """
     warmup, peak, share = settings.warmup_steps, settings.learning_rate, SHARES[settings.schedule]
     if peak is None and settings.schedule == "inverse_sqrt":

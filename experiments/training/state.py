@@ -45,7 +45,7 @@ from model.protocol import Network
 log = logging.getLogger(__name__)
 
 PINNED = ("threads", "precision", "attention_kernel")  # facts of the first attempt that later attempts must use
-# Bit-identical results need equal values of these facts, in addition to configuration and code. A resumed attempt
+# Bit-identical results need equal values of these facts, in addition to equal configuration and code. A resumed attempt
 # reports the facts that have changed.
 EXACT = (*PINNED, "device", "devices", "deterministic", "compiled", "optimizer", "versions")
 # Values that the task pins before the training, and that must be equal too: how the batch of a step is divided and
@@ -105,7 +105,8 @@ class Training:
         }
         self._emit("pinned", **{key: self.facts[key] for key in PINNED})
         self._score: float | None = None  # dev perplexity at `step`, if it was measured
-        self._measured: dict[str, dict[str, float]] = {"start": {}, "end": {}}  # before the first and the last update
+        # Statistics of the network before the first and before the last update.
+        self._measured: dict[str, dict[str, float]] = {"start": {}, "end": {}}
         self._best_steps: dict[str, int] = {}  # spacing of measurements → step of the lowest perplexity so far
         self._started, self._measuring = time.perf_counter(), 0.0
         self._cpu_started, self._cpu_measuring = time.process_time(), 0.0
@@ -139,7 +140,8 @@ class Training:
         self._best_steps = dict(saved.meta["best_steps"])
         if "parent_run" in saved.meta:
             self._meta["parent_run"] = self.facts["parent_run"] = saved.meta["parent_run"]
-        self._emit("resumed", run=saved.meta["run_id"], **self._came_from(saved))  # run: possibly a shorter run
+        # The checkpoint may belong to another run: a shorter run of the same lineage.
+        self._emit("resumed", run=saved.meta["run_id"], **self._came_from(saved))
 
     def _branch(self, start: Start) -> None:
         """Begin with the state of another run. The checkpoints of that run are not linked to this run."""
@@ -173,9 +175,9 @@ class Training:
     def rehearse(self, batches: Sequence[Batch[Tensor]]) -> None:
         """Run a forward and backward pass and discard its gradients.
 
-        After its first pass, DDP sums gradients in another order, which changes the rounding. Without this call, step 1
-        would be the first pass of a training, but step 501 would be the first pass of an attempt that resumes there. So
-        the results would differ.
+        After its first pass, DDP sums gradients in another order, which changes the rounding. Without this call, the
+        first pass would be step 1 in a new training, but step 501 in an attempt that resumes after step 500, and the
+        results would differ.
         """
         self.backward(batches, 1)
         discard_gradients(self.optimizers)

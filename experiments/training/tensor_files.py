@@ -1,7 +1,7 @@
-"""Named tensors in one file in the safetensors format, which cannot execute code.
+"""Read and write named tensors in a file in the safetensors format, which cannot execute code.
 
-This module writes the format itself: a length, a JSON header and the bytes. So the file is hashed while it is
-written, the memory needs no second copy of the weights, and a full disk raises an OSError with its errno.
+This module writes the format itself: a length, a JSON header and the bytes. The file is therefore hashed while it is
+written, no second copy of the weights is made in memory, and a full disk raises an OSError with its errno.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ _BLOCK = 2**24  # bytes
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, int | str]:
-    """Write tensors to a file and return its {"bytes", "sha256"}. Raises OSError."""
+    """Write tensors to a file and return its size and hash as {"bytes", "sha256"}. Raises OSError."""
     header = _header(tensors)
     digest = hashlib.sha256()
     with path.open("wb") as file:

@@ -21,7 +21,9 @@ def fastest_threads(
     use: Callable[[int], object] = torch.set_num_threads,
     clock: Callable[[], float] = time.perf_counter,
 ) -> int:
-    """Return `most` if `compute` is faster with `most` threads than with one, otherwise 1. Set torch to this number.
+    """Return `most` if `compute` is faster with `most` threads than with one, otherwise 1.
+
+    The function also sets the number of torch's threads to the result.
 
     use, clock: functions that tests replace.
     """

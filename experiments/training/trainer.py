@@ -1,7 +1,7 @@
 """The training loop (section 5). A function of the step supplies the batches.
 
-All random numbers of a step depend only on (seed, step). So a training that was killed at any step and resumed from a
-checkpoint gives the same results as an uninterrupted one.
+All random numbers of a step depend only on (seed, step). A training that was killed at any step and resumed from a
+checkpoint therefore gives the same results as an uninterrupted training.
 """
 
 import contextlib
@@ -30,8 +30,8 @@ def train(
 
     The function writes `checkpoints/…` and `final` in the attempt's folder. If the attempt was asked to stop, it saves
     a checkpoint and raises Preempted. It also raises Diverged, OutOfMemory, and UserError (checkpoint of another
-    configuration, full disk, kernel that cannot be deterministic). A checkpoint is written while the next steps run. So
-    if a save fails, a later step raises the error.
+    configuration, full disk, kernel that cannot be deterministic). A checkpoint is written while the next steps run. If
+    a save fails, a later step raises the error.
 
     batches: a pure function of the step, counted from 1. It returns the step's micro-batches on the CPU. If several
         processes train together, it returns only the share of this process. A thread calls it ahead of the step.

@@ -21,9 +21,9 @@ _WEIGHTS = "model.safetensors"
 
 
 def checkpoint_of(store: Store, parent_run: ParentRun, code: str) -> Path | None:
-    """Return the checkpoint of the parent run's step that code with the given digest has trained; None if none exists.
+    """Return the checkpoint from which a branch begins, or None if `code` has trained no such checkpoint.
 
-    If several attempts have such a checkpoint, return that of the newest attempt. The sizes and hashes of its files are
+    If several attempts have the checkpoint, return that of the newest attempt. The sizes and hashes of its files are
     not checked.
 
     code: the digest of the training code. Like a resumed run, a branch never mixes old and new code.
@@ -39,7 +39,7 @@ def digest_of(path: Path) -> str:
 def other_weights(store: Store, record: TrainingResult) -> bool:
     """Return whether the parent run of a branch now has other weights at the step at which the branch began.
 
-    Return False if the run is no branch, or if its parent run has no checkpoint of this step any more.
+    Return False if the run is not a branch, or if its parent run has no checkpoint of this step any more.
     """
     if not record.parent_run.run_id:
         return False
@@ -60,12 +60,13 @@ def _there(store: Store, parent_run: ParentRun) -> Iterator[tuple[Path, str]]:
 
 
 # A branch takes over the parent run's weights, the state of its optimizer and its number of steps. All later steps are
-# computed from the settings of the branch, as in a resumed training. So the network and its vocabulary must be equal.
-# The learning rates up to the branch must be equal, too. A schedule is a function of the step, so the settings of the
-# branch would otherwise describe rates that were never used.
+# computed from the settings of the branch, as in a resumed training. The network and its vocabulary must therefore be
+# equal. The learning rates up to the branch must be equal, too. A schedule is a function of the step, so the settings
+# of the branch would otherwise describe rates that were never used.
 
 
-# Names that end in a dot are groups.
+# Settings that a branch may change, because they affect only the steps after it begins. Names that end in a dot are
+# groups. The learning rate and the optimizer are checked separately.
 ACT_STEP_BY_STEP = (
     "training.", "evaluation.", "model.dropout", "model.attention_dropout", "model.activation_dropout",
     "model.layer_drop", "data.max_pieces", "data.window", "data.mix_documents",
@@ -93,7 +94,7 @@ _SCHEDULE = tuple(
 def why_no_branch(parent_run: RunConfig, config: RunConfig, step: int) -> str:
     """Return the reason why a run of `config` cannot start from a run of `parent_run` after `step`; "" if it can."""
     theirs, own = dict(flatten(parent_run)), dict(flatten(config))
-    # A change of the network is a setting of only those configurations that have it.
+    # Compare the names of both configurations, because a setting of a network change may be in only one of them.
     changed = [name for name in {**own, **theirs} if name != "seed" and own.get(name) != theirs.get(name)]
     early = [name for name in changed if not _acts_late(name, config)]
     if early:
@@ -151,7 +152,7 @@ def _rates(parent_run: RunConfig, config: RunConfig, step: int, changed: list[st
 
 
 def _checkpoints(config: RunConfig, step: int) -> str:
-    """Return a message if the evaluation would need checkpoints of the parent run; "" if the branch's are enough."""
+    """Return a message if the evaluation would need checkpoints of the parent run, or "" if it would not."""
     training, choice = config.training, config.evaluation.checkpoint
     kind, _, number = choice.partition(":")
     every = training.eval_steps if kind == "best" else training.checkpoint_steps

@@ -67,7 +67,7 @@ def generate(split: str, pairs: int = 0, version: int = 1) -> Iterator[Pair]:
 
 
 def training(pairs: int) -> list[Rendered]:
-    """Return the first `pairs` training pairs of version 2, with the words that decide each German word."""
+    """Return the first `pairs` training pairs of version 2. Each lists the words that decide each German word."""
     held_out, dice, found = _in_held_out(2), Dice(_SEEDS["train"]), list[Rendered]()
     while len(found) < pairs:
         _, rendered = contextual.draw(dice)
@@ -104,7 +104,7 @@ def _held_out(version: int) -> dict[str, tuple[Pair, ...]]:
 
 
 # The antecedent of a pronoun is never ambiguous. It is the subject or the direct object of the preceding clause. If
-# subject and object have the same English pronoun, it is always the subject.
+# both have the same English pronoun, the antecedent is always the subject.
 
 
 MIN_WORDS, MAX_WORDS = 5, 22  # length of the English sentence

@@ -62,7 +62,7 @@ class Corpus(ABC):
     def pinned(self, cache_dir: Path | None = None) -> Self:
         """Return this corpus with the present hashes of its files. Reading a file that has changed raises UserError.
 
-        So the encoded content always matches the digest, even if someone edits the files while they are read.
+        The encoded content therefore always matches the digest, even if a file is edited while it is read.
         """
         if self.generated:
             return self
@@ -152,7 +152,7 @@ def named_sets(names: Sequence[str]) -> dict[str, str]:
 
 
 def refuse_no_folder(folder: Path, expected: str) -> None:
-    """Raise UserError unless the path of a corpus is a folder. expected: valid folders, for the message."""
+    """Raise UserError unless the path of a corpus is a folder. expected: text for the message on valid folders."""
     if not folder.is_dir():
         what = "is not a folder" if folder.exists() else "does not exist"
         raise UserError(f'The corpus folder {folder} {what}. data.corpus (--corpus) is "builtin" or {expected}.')

@@ -21,8 +21,8 @@ from experiments.store.checksummed import read_json, write_json
 
 BLOCK = 1 << 20  # bytes per read
 LONGEST_LINE = 1 << 20  # characters; a longer line is not a sentence, and encoding it could exhaust the memory
-# seconds; if a file was changed more recently than this, its facts are not stored, because the file may change again
-# with the same time stamp
+# Facts of a file that was changed less than RECENT_S seconds ago are not stored, because the file may change again with
+# the same time stamp.
 RECENT_S = 2.0
 
 

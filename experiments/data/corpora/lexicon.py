@@ -73,8 +73,8 @@ MODIFIERS, NAMES, NUMBERS, TENS, DAYS, FREQUENCIES, CONJUNCTIONS = (
 )
 SURNAME_STARTS, SURNAME_ENDS = (cast(tuple[str, ...], _tuples(_READ[f"surname_{part}"])) for part in ("starts", "ends"))
 TIMES, PLACE_PREPOSITIONS = (cast(dict[str, Pairs], _tuples(_READ[name])) for name in ("times", "place_prepositions"))
-MODALS: tuple[tuple[str, str, str], ...] = _tuples(_READ["modals"])  # NOT_MODALS: forms that differ after "not"
-NOT_MODALS: dict[str, tuple[str, str]] = _tuples(_READ["not_modals"])
+MODALS: tuple[tuple[str, str, str], ...] = _tuples(_READ["modals"])
+NOT_MODALS: dict[str, tuple[str, str]] = _tuples(_READ["not_modals"])  # German forms that differ after "not"
 INTO: dict[str, str] = _READ["into"]
 FORMS: dict[str, dict[str, tuple[str, str, str, str]]] = _tuples(_READ["forms"])  # German forms by gender and case
 

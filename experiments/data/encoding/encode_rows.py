@@ -1,4 +1,4 @@
-"""Encode rows to pieces on disk, with counts for the notes of the table.
+"""Encode rows, write their word pieces to disk, and count them for the notes of the table.
 
 A row is a sentence pair, or a line of running text with a flag that is true if the line begins a document.
 """
@@ -42,7 +42,7 @@ class _Chunk(NamedTuple):
     read: int  # number of rows read, dropped rows included
     over_long: int  # number of pairs dropped before encoding, because a side has too many characters
     rows: Sequence[Row]
-    lines: list[list[list[int]]]  # the pieces of each row, by side
+    lines: list[list[list[int]]]  # piece ids: [side][row][position]
 
 
 class Encoder:

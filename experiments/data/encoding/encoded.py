@@ -1,4 +1,4 @@
-"""Read an encoded corpus: tokenizers, pieces and facts. prepare.py writes it. Imports no torch.
+"""Read an encoded corpus: tokenizers, pieces and facts. prepare.py writes encoded corpora. Imports no torch.
 
 <root>/<digest>/facts.json                     counts of rows read, kept and dropped; rates; hashes of the tokenizers
                /tokenizer.model                or source.model and target.model for separate vocabularies
@@ -55,7 +55,7 @@ class EncodedSet:
     target: tuple[str, ...] = ()  # the reference text
 
     def first(self, count: int | None) -> "EncodedSet":
-        """Return the set cut to its first `count` lines. None cuts nothing."""
+        """Return the first `count` lines of the set, or the whole set if `count` is None."""
         sides = {name: side.first(count) for name, side in self.sides.items()}
         return replace(self, sides=sides, source=self.source[:count], target=self.target[:count])
 

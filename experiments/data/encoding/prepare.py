@@ -22,7 +22,7 @@ from experiments.errors import UserError, explain_os_errors
 from experiments.store.checksummed import describe_files, write_json
 from experiments.store.durable import locked, make_once, whole_folder
 
-SHORTEST = 20  # characters; shorter lines of running text are not compared, because they may occur twice by chance
+SHORTEST = 20  # characters; shorter lines of running text are not compared, because they may be equal by chance
 
 Key = Callable[[Row], Hashable]
 OF_PAIRS: Mapping[str, Key] = {"source": itemgetter(0), "target": itemgetter(1), "pair": tuple}
@@ -238,7 +238,7 @@ def _sampled(corpus: Corpus, read: Callable[[], Iterator[Row]], pairs: int) -> I
 def _check_words(data: DataConfig, sides: Sequence[str], facts: Mapping[str, Any], corpus: str) -> None:
     """Raise UserError if most words of a side are unknown.
 
-    The reason is that the vocabulary is too small, or that the language does not separate words by spaces.
+    This happens if the vocabulary is too small, or if the language does not separate words by spaces.
     """
     for side in sides if data.units == "word" else ():
         if (rate := facts[side]["unknown_rate"]) > MOST_UNKNOWN:

@@ -1,8 +1,8 @@
 """Convert text to pieces and back: with SentencePiece, trained on the training set only, or as bytes of UTF-8.
 
-Text is not normalised and spaces are kept, so `decode(encode(text))` equals the text. SentencePiece makes three
-exceptions. "▁" (U+2581, its sign for a space) becomes a space. Text that is not a piece, such as a character that is
-not in the training set, becomes " ⁇ ". U+0000, U+001F and "▅" (U+2585) are never learnt.
+Text is not normalised and spaces are kept, so `decode(encode(text))` equals the text. With SentencePiece, there are
+three exceptions. "▁" (U+2581, its sign for a space) becomes a space. Text that is not a piece, such as a character that
+is not in the training set, becomes " ⁇ ". U+0000, U+001F and "▅" (U+2585) are never learnt.
 This module imports no torch, and imports sentencepiece only when a model is trained or loaded.
 """
 
@@ -63,7 +63,7 @@ class VocabularyTooLarge(UserError):  # noqa: N818 - the name states the error
 
 
 def tokenizer_settings(data: DataConfig, shared: bool) -> dict[str, Any]:
-    """Return all settings on which, besides the training text, the pieces depend. They are part of identities."""
+    """Return all settings that, together with the training text, determine the pieces. Identities include them."""
     settings: dict[str, Any] = {"units": "byte", "shared": shared}
     if data.units != "byte":
         sample = {"sample_bytes": SAMPLE_BYTES} if data.running_text else {"sample_pairs": SAMPLE_PAIRS}
@@ -83,7 +83,7 @@ def _learnt(data: DataConfig) -> dict[str, Any]:
 
 
 def in_sample(index: int, pairs: int) -> bool:
-    """Return whether pair number `index` trains the tokenizer: all pairs up to SAMPLE_PAIRS, else an even sample."""
+    """Return whether pair number `index` trains the tokenizer. If there are too many pairs, they are sampled evenly."""
     return pairs <= SAMPLE_PAIRS or (index + 1) * SAMPLE_PAIRS // pairs > index * SAMPLE_PAIRS // pairs
 
 

@@ -22,7 +22,7 @@ class Utf8:
         """Return the piece ids of one text, or of each of several texts.
 
         The code points U+DC80 to U+DCFF represent bytes that were not UTF-8 (PEP 383). Other lone surrogates become
-        "?". If a text contains such another surrogate, U+DC80 to U+DCFF also become "?".
+        "?". In a text with other lone surrogates, U+DC80 to U+DCFF also become "?".
         """
         return _encoded(text) if isinstance(text, str) else [_encoded(each) for each in text]
 

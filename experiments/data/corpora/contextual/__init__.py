@@ -1,1 +1,1 @@
-"""Version 2 of the built-in corpus. A German word often depends on other English words than the word it translates."""
+"""Version 2 of the built-in corpus. A German word often depends on more English words than the one it translates."""

@@ -1,4 +1,4 @@
-"""Records of the choices that make a sentence. A slot is the dotted name of a choice, such as "first.object.noun"."""
+"""Records of the choices that determine a sentence. A slot is the dotted name of a choice: "first.object.noun"."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -88,7 +88,7 @@ class Sentence:
         """Return whether the second clause stands first in German.
 
         With "although", the second clause stands first in German. With "while", the order is that of the English
-        sentence. With all other conjunctions, it stands last.
+        sentence. With all other conjunctions, the second clause stands last.
         """
         if self.joint is None or self.joint[0] == "while":
             return self.fronted

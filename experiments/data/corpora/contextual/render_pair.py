@@ -1,8 +1,9 @@
 """Write a sentence in English and German, and record which words decide each German word.
 
-An English word decides a German word if another choice of the English word would change the German word. `render`
-records for each German word the English words that decide it (its sense, gender, number or case), other than the word
-that it translates. It also records the earlier German words with which the word agrees or forms one verb.
+An English word decides a German word if another choice of the English word would change the German word. For each
+German word, `render` records the English words that decide its sense, gender, number or case. The English word that the
+German word translates is not included. `render` also records the earlier German words with which the word agrees or
+forms one verb.
 """
 
 from collections.abc import Sequence
@@ -174,7 +175,7 @@ def _particle(verb: EnglishVerb, slot: str) -> list[Source]:
 def _verb_words(german: _GermanVerb, slot: str, last: bool, subject: str) -> tuple[list[Target], list[Target]]:
     """Return the words in the position of the finite verb, and the words at the end of the clause.
 
-    last: the finite verb stands at the end, too.
+    last: whether the finite verb stands at the end of the clause, too.
     subject: the name of the subject if it stands before the finite verb and its form shows the number, else "".
     """
     (finite, of_finite), (end, of_end) = german.finite, german.end
