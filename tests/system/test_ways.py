@@ -54,7 +54,7 @@ def traced(folder: Path, value: object, *lines: str) -> dict[str, set[str]]:
 @pytest.mark.nightly
 def test_the_files_of_the_two_ways_are_those_that_run(tmp_path: Path) -> None:
     (tmp_path / "way.toml").write_text(STUDY)
-    way = documented("The way of a setting")
+    way = documented("The path of a setting")
     files = traced(tmp_path, {"num_heads": 3}, "run {study} --store {folder}/a --devices cpu:1")
     assert len(way) <= 24 and way <= files["holds"]
     aside = {"model/search/quick.py", "model/search/quick_decoder.py"}
@@ -62,7 +62,7 @@ def test_the_files_of_the_two_ways_are_those_that_run(tmp_path: Path) -> None:
     results = [json.loads(path.read_text()) for path in tmp_path.glob("a/runs/*/evaluations/*/result.json")]
     (score,) = (result["metrics"]["bleu"] for result in results)
     assert score > 0
-    way = documented("The way of a score")
+    way = documented("The path of a score")
     run = "run {study} --store {folder}/b --devices cpu:1"  # trains to the same score
     files = traced(tmp_path, score, run, "report {study} --store {folder}/b --format latex")
     assert len(way) <= 16 and way <= files["runs"]
