@@ -143,11 +143,11 @@ def print_table(
     else:
         write_out(out, text.encode())
         if format_ == "latex":
-            _say_what_it_needs(text)
+            _print_latex_hints(text)
     return table
 
 
-def _say_what_it_needs(latex: str) -> None:
+def _print_latex_hints(latex: str) -> None:
     """Print the hints in the first lines of a LaTeX file: packages for the preamble, and the width."""
     for line in itertools.takewhile(lambda each: each.startswith("% "), latex.splitlines()):
         if not line.startswith(f"% {MADE_BY}"):

@@ -59,7 +59,7 @@ def status(
     if as_json:
         print_json(_as_json(opened, command, only))
         return
-    head = [_of_plan(plan), *_no_longer(table, plan)] if table and plan else []
+    head = [_of_plan(plan), *_lines_on_outdated_runs(table, plan)] if table and plan else []
     with Queue(opened.queue_db, create=False) as queue:
         lines = _of_queue(opened, queue, command) if only is None else _of_runs(opened, queue, command, only)
     typer.echo("\n".join([*head, *lines]))
@@ -96,7 +96,7 @@ def _of_plan(plan: Plan) -> str:
     return f"{plan.study.name}, profile {plan.profile}: {number(len(plan.trainings), 'run')}: {words}"
 
 
-def _no_longer(table: Selected, plan: Plan) -> list[str]:
+def _lines_on_outdated_runs(table: Selected, plan: Plan) -> list[str]:
     """Return lines on the runs in the store that the study no longer contains, or contains with other settings."""
     held = [one for one in store_tables(table.store_options, plan.study.name) if one.name.profile == plan.profile]
     return [f"  {note(one)}: {number(len(one.runs), 'run')} of {', '.join(one.rows)}" for one in held if note(one)]

@@ -27,7 +27,7 @@ _MODEL = ("model.num_layers", "model.d_model", "model.d_ff", "model.num_heads", 
 _STEPS = ("training.train_steps", "training.warmup_steps", "training.tokens_per_batch")
 _ADAM = ("training.adam_beta1", "training.adam_beta2", "training.adam_epsilon")
 _DATA = ("data.vocab_size", "data.units")
-_SAID = (*_MODEL, *_STEPS, *_ADAM, *_DATA, "model.dropout", "training.label_smoothing")
+_DESCRIBED = (*_MODEL, *_STEPS, *_ADAM, *_DATA, "model.dropout", "training.label_smoothing")
 
 
 def paragraph(table: Table) -> str:
@@ -57,7 +57,7 @@ def _sentences(table: Table) -> Iterator[str]:
     row = next(row for row in table.rows if row.key == base.run.row)
     if row.num_params is not None:
         yield f"The model of {row.key} has {number(row.num_params, 'parameter')}."
-    said = _SAID if ours else ()
+    said = _DESCRIBED if ours else ()
     others = ", ".join(unexpected(base.run.config, table.rows, said))
     if others:
         of = "other than the defaults (in brackets)" if ours else f"of {row.key}"

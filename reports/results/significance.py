@@ -100,7 +100,7 @@ def _tested(table: Table, mode: str, counts_of: CountsOf, shares_of: SharesOf | 
         if not any(test.marked for test in tests.values() if test.by != PAIRED or chosen == "paired"):
             about = f"{f'{table.base} and its group: n' if apart else 'N'}o change has {about.removeprefix('*: ')}"
         made = [Note(about, "sign")]
-    if chosen == "seeds" and tests and (shared := _that_share(table)):
+    if chosen == "seeds" and tests and (shared := _rows_sharing_steps(table)):
         alone = {key for key, _ in tests} <= shared
         starred = any(test.marked for (key, _), test in tests.items() if key in shared)
         about = (
@@ -140,7 +140,7 @@ def _with(row: Row, tests: dict[tuple[str, str], Test]) -> Row:
     return replace(row, measures=measures)
 
 
-def _that_share(table: Table) -> set[str]:
+def _rows_sharing_steps(table: Table) -> set[str]:
     """Return the keys of the rows that may share steps with base."""
     base = table.base_row
     return {row.key for row in table.rows if base and row is not base and shares_steps(row, base)}
@@ -164,7 +164,7 @@ def _with_seeds(table: Table, column: Column, least: int) -> list[Row]:
 
     Ensembles are left out, because a single value has no spread.
     """
-    shared = _that_share(table)
+    shared = _rows_sharing_steps(table)
     rows = [row for row in table.compared(column) if not row.ensemble and len(row.outcomes) >= least]
     return [row for row in rows if row.key not in shared]
 
@@ -240,7 +240,7 @@ def _with_best(table: Table, column: Column) -> Table:
     is bold if the better direction is unknown, if no row is tested, if all rows would be bold, if rows cannot be
     compared or share steps, or if a row is not complete. Rows with a failed seed are left out.
     """
-    if _that_share(table) or not column.better:
+    if _rows_sharing_steps(table) or not column.better:
         return table
     requested = [row for row in table.rows if row.measures[column.key].requested]
     asked = [row for row in requested if FAILED.isdisjoint(row.measures[column.key].lacking)]
