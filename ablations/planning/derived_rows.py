@@ -1,4 +1,4 @@
-"""Rows that use the trainings of another row: ensembles combine them, and branches continue them."""
+"""Rows that use the trainings of another row. An ensemble combines these trainings, and a branch continues them."""
 
 import contextlib
 
@@ -13,9 +13,9 @@ from experiments.tasks.base import Task
 def as_run(study: Study, row: Variation) -> Variation:
     """Return the row with the settings that it inherits.
 
-    An ensemble inherits the settings of the row that it averages, and a branch those of its parent row. A setting of
-    the ensemble (about decoding) or of the branch (about the continued training) replaces the inherited setting. A
-    branch also inherits the seeds, unless it sets `seeds`. Other rows inherit nothing.
+    An ensemble inherits the settings of the row that it averages. A branch inherits the settings of its parent row. A
+    setting of the ensemble (about decoding) or of the branch (about the continued training) replaces the inherited
+    setting. A branch also inherits the seeds, unless it sets `seeds`. Other rows inherit nothing.
     """
     named = row.ensemble.of if row.ensemble else row.branch.row if row.branch else None
     if named is None:

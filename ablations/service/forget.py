@@ -56,7 +56,7 @@ def of_names(store: Store, names: Iterable[str]) -> list[str]:
 
 
 def candidates(store: Store, run_ids: Iterable[str], study: str | None) -> Candidates:
-    """Divide runs into those to put aside and those that stay.
+    """Divide runs into runs to put aside and runs that stay.
 
     A run stays if a branch or an ensemble was made from it, or if it also belongs to another study than `study`. If
     `study` is None, it does not matter to which studies a run belongs.

@@ -169,7 +169,7 @@ def crossing(first: Rounds, second: Rounds) -> tuple[bool, float | None] | None:
     """Return whether `first` is faster than `second` at short lengths, and the length at which the order changes.
 
     The length is interpolated between two measured lengths on logarithmic scales. It is None if the order is the same
-    at all lengths. A measured length counts only if three quarters of its rounds agree. The result is None (no
+    at all lengths. A measured length counts only if three quarters of its rounds agree. The function returns None (no
     conclusion) if no length counts, or if the order changes more than once.
     """
     clear = []

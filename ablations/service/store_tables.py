@@ -1,8 +1,8 @@
 """List the tables of a store. A table is a study with a profile and a corpus, and one set of settings.
 
 Each run records the tables that it belongs to. The program plans the present study to find out whether the study still
-contains the run. It finds built-in studies, and studies in the folders from which this user queued runs. Runs that a
-changed study no longer contains are listed with the changed settings.
+contains the run. The program finds built-in studies, and studies in the folders from which this user queued runs. Runs
+that a changed study no longer contains are listed with the changed settings.
 """
 
 import re
@@ -164,7 +164,7 @@ def _tables(
 
 
 def _differences(store: Store, run_id: str, present: PlannedRun | None) -> Mapping[str, Any]:
-    """Return the settings of a run that differ from those of its row in the present plan.
+    """Return the settings of a run that differ from the settings of its row in the present plan.
 
     Returns {} if the row was removed, or if only the data differ.
     """

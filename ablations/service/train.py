@@ -181,7 +181,7 @@ def smoke(chosen: Selected, progress: Progress) -> Iterator[Smoke]:
 
 
 def shortened(chosen: Selected, plan: Plan) -> Plan:
-    """Return the plan with one seed of each row and SMOKE_STEPS steps. Its runs get new run_ids."""
+    """Return the plan with one seed of each row and SMOKE_STEPS steps. The shortened runs get new run_ids."""
     trainings = {run.run_id: _short(chosen, run) for run in plan.trainings if not run.spec.reads}
     trainings |= {
         run.run_id: _short(chosen, run, trainings[run.spec.parent_run.run_id].run_id)

@@ -1,7 +1,8 @@
 """Style and output of all figures. The same numbers give byte-identical files.
 
-matplotlib draws the figures. It makes PDF for papers and SVG for the HTML page from one description. It needs no
-network or JavaScript, and MLflow depends on it anyway. Labels are never interpreted as mathematical markup.
+matplotlib draws PDF files for papers and SVG for the HTML page from one description. matplotlib needs no network and no
+JavaScript, and it is installed in any case, because MLflow depends on it. Labels are never interpreted as mathematical
+markup.
 """
 
 import io

@@ -1,8 +1,8 @@
 """Pivoted tables: rows with the same label are printed on one line, and their groups are columns.
 
-Table 2 of the paper is an example. Its groups are language pairs. This module rearranges the columns of the layout, so
-all formats for readers print the same pivoted table. JSON and CSV keep one record per row with the row's runs. Programs
-can pivot these records.
+In Table 2 of the paper, for example, the groups are language pairs. This module rearranges the columns of the layout,
+so all formats for readers print the same pivoted table. JSON and CSV keep one record per row with the row's runs.
+Programs can pivot these records.
 """
 
 import itertools

@@ -23,7 +23,7 @@ BRANCH = "‡"  # marks rows that share steps with another row
 IMPORTED = "§"  # marks rows that were trained elsewhere
 NOT_REPORTED = "not reported"  # reason: the user's trainer finished without reporting the metric
 NOT_MEASURED = "not measured"  # reason: the evaluation was made before the program had the metric
-# The state of a row is the first of these states that one of its seeds has.
+# The state of a row is the first state in this list that a seed of the row has.
 ATTENTION = ("damaged", "failed", "running", "waiting", "missing", "stale", "finished")
 
 

@@ -49,8 +49,8 @@ class Choices(StrictModel):
     def over(self, below: "Choices") -> "Choices":
         """Return these choices, completed by those of `below`.
 
-        If these choices set `plain` but not `paper`, `plain` also decides whether published numbers are printed. The
-        columns to hide are those of both, but those of `below` are dropped if these choices name `columns`.
+        If these choices set `plain` but not `paper`, `plain` also decides whether published numbers are printed.
+        Columns that `below` hides stay hidden, unless these choices name `columns`.
         """
         made = {name: getattr(self, name) for name in Choices.model_fields}
         made = {name: value for name, value in made.items() if value not in (None, (), {})}

@@ -263,8 +263,8 @@ def software(outcome: Outcome) -> str:
 def code(trained: Iterable[Outcome], changed: Collection[str] = ()) -> tuple[list[str], str]:
     """Return the recorded revisions of the code that trained the rows, and the program that ran a user's trainer.
 
-    Each revision is listed once, with its rows if there are several revisions. The second text is "" for built-in
-    tasks. changed: keys of the rows that change code.
+    Each revision is listed once. If there are several revisions, each is listed with the rows that it trained. The
+    second text is "" for built-in tasks. changed: keys of the rows that change code.
     """
     places, programs = dict[str, dict[str, None]](), dict[str, None]()
     digests = dict[str, set[str]]()

@@ -1,4 +1,4 @@
-"""Settings for the reader: those that vary, with the study's column heads, and those that differ from the defaults."""
+"""The settings that a table shows: settings that vary, as columns, and settings that differ from the defaults."""
 
 import re
 from collections.abc import Collection, Mapping, Sequence

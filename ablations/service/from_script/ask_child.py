@@ -48,8 +48,8 @@ def _tried(parse: Callable[[list[str]], dict[str, Any]], words: list[str]) -> di
 def _answer(parse: Callable[[list[str]], dict[str, Any]], answer: Path, questions: Path) -> NoReturn:
     """Ask the parser, write its answers to a file, and end the process.
 
-    If the parser refuses the command without options, the file has the reason. Otherwise, it has the values that the
-    words of each setting change, or the reason why the parser refuses these words. answer: the file to write.
+    If the parser refuses the command without options, the file has the reason. Otherwise, the file has the values that
+    the words of each setting change, or the reason why the parser refuses these words. answer: the file to write.
     questions: the file with the words of the settings.
     """
     asked = json.loads(questions.read_text(encoding="utf-8"))

@@ -190,7 +190,7 @@ def _fields(kind: ast.ClassDef, file: Path, code: Code, depth: int = 0) -> list[
 
 
 def _annotated(field: Field) -> Field:
-    """Return the field without Annotated[…] around its type, marked if its type has further constraints."""
+    """Return the field without Annotated[…] around its type. Mark the field if its type has further constraints."""
     annotation = field.annotation
     if isinstance(annotation, ast.Subscript) and name_of(annotation.value) == "Annotated":
         inner = annotation.slice
