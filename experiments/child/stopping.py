@@ -22,7 +22,7 @@ class StopRequest:
     SIGTERM, SIGINT or the end of the coordinator sets the request. A second signal ends the process at once.
 
     coordinator: the identity of the coordinator's process; None if the child continues without its coordinator. A
-        child on a cluster does, because its coordinator may be on another machine.
+        child on a cluster continues, because its coordinator may be on another machine.
     """
 
     def __init__(self, coordinator: Mapping[str, Any] | None) -> None:

@@ -46,7 +46,7 @@ class History:
 
     @property
     def position(self) -> dict[int, int]:
-        """The number of bytes read from the events of each attempt."""
+        """The number of bytes read from the events of each attempt of the present training."""
         return {number: tail.offset for number, tail in sorted(self._tails.items()) if number >= self.begin}
 
     def read(self) -> Iterator[Point]:

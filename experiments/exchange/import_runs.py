@@ -16,7 +16,8 @@ from experiments.store.layout import CONFIG, LOG, ROWS, Store, folders_in, keep_
 from experiments.store.results import RESULT_FILE, TrainingResult
 from experiments.store.run_names import COUNTED
 
-# Files of an attempt that are exchanged. Final weights are exchanged on request, checkpoints and specs never.
+# Files of an attempt that are exchanged. Final weights are exchanged only on request. Checkpoints and specs are never
+# exchanged.
 KEPT = ("events.jsonl", LOG, RESULT_FILE, "uncommitted.diff")
 WEIGHTS = "final"
 

@@ -10,8 +10,8 @@ import ctypes
 from collections.abc import Callable
 from pathlib import Path
 
-EVERY = 25  # steps between checks; after so many steps, returned memory is in use again
-GROWTH = 1.05  # growth of the process after which memory is returned
+EVERY = 25  # steps between checks; after this number of steps, returned memory is in use again
+GROWTH = 1.05  # memory is returned after the process has grown by this factor
 
 
 class MemoryTrim:
@@ -19,7 +19,7 @@ class MemoryTrim:
 
     def __init__(self, resident: Callable[[], int] | None = None, trim: Callable[[], object] | None = None) -> None:
         self._resident, self._trim = resident or _resident_pages, trim or _trimmer()
-        self._level = 0  # resident pages EVERY steps after the last trim; 0: not yet measured
+        self._level = 0  # number of resident pages, measured EVERY steps after the last trim; 0: not yet measured
 
     def look(self, step: int) -> None:
         """Return freed memory to the system if the process has grown by the factor GROWTH since the last time."""

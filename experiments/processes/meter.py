@@ -14,8 +14,8 @@ from pathlib import Path
 from experiments.processes.energy_counters import CounterLostError, Nvml, Rapl
 from experiments.processes.process_identity import cpu_below_s
 
-EVERY_S = 30.0  # interval between readings; at 1,000 W the smallest RAPL counters restart after a minute
-AGAIN_S = 0.1  # shortest time between two readings; the kernel counts CPU time in units of 0.01 s
+EVERY_S = 30.0  # seconds between readings; at 1,000 W the smallest RAPL counters restart after a minute
+AGAIN_S = 0.1  # shortest time in seconds between two readings; the kernel counts CPU time in units of 0.01 s
 STAT = Path("/proc/stat")
 _BUSY = (0, 1, 2, 5, 6)  # fields of the line "cpu": user, nice, system, irq, softirq; not idle, iowait, steal
 
@@ -23,7 +23,7 @@ _BUSY = (0, 1, 2, 5, 6)  # fields of the line "cpu": user, nice, system, irq, so
 class Meter:
     """Counts the resources that this process uses after the meter is created. `used` returns the totals.
 
-    A thread also reads the counters, every EVERY_S.
+    A thread reads the counters every EVERY_S, in addition to the readings of `used`.
     """
 
     def __init__(self, rapl: Rapl | None = None, stat: Path = STAT) -> None:

@@ -41,7 +41,7 @@ def precision_here(asked: str) -> str:
 
 @functools.cache
 def _flags() -> frozenset[str]:
-    """Return the processor's flags with Linux's names; the empty set if they are unknown."""
+    """Return all words of /proc/cpuinfo, which include the processor's flags; the empty set without this file."""
     with contextlib.suppress(OSError):
         return frozenset(Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").split())
     return frozenset()

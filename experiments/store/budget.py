@@ -43,7 +43,7 @@ class Account:
                 "backup, or move it away. Then a new one begins."
             )
         self._store, self._begin = store, 0
-        self.changed = False  # whether limits have changed; the caller resets it
+        self.changed = False  # whether limits have changed; the caller sets it to False
         # The present limits, by name: "hours", "runs", "until". The value of "until" is a list: the Unix time of the
         # end, the boot id of the machine on which the limit was set, and the end in seconds since this boot.
         self.limits: dict[str, Any] = {}

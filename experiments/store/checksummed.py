@@ -35,7 +35,7 @@ def without_checksum(record: Any) -> dict[str, Any]:
 
 
 def _digest(record: Mapping[str, Any]) -> str:
-    """Return a digest of the values, which may include NaN. The digest does not depend on the format of the file."""
+    """Return a digest of the values, which may include NaN. The order of keys and the white space have no influence."""
     text = json.dumps(record, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -43,7 +43,7 @@ def _digest(record: Mapping[str, Any]) -> str:
 def write_json(path: Path, value: Mapping[str, Any], *, checksummed: bool = True) -> None:
     """Write a JSON record durably and atomically.
 
-    checksummed: add the checksum of the record (see `with_checksum`). Pass False for files that other programs read.
+    checksummed: whether to add the record's checksum (`with_checksum`). Pass False for files that other programs read.
     """
     value = with_checksum(value) if checksummed else value
     text = json.dumps(value, indent=1, ensure_ascii=False, sort_keys=True) + "\n"

@@ -91,7 +91,7 @@ def _about(head: bytes, *, reverse: bool) -> tuple[str, ...]:
 
 
 def _named(line: bytes) -> str:
-    """Return the name or mode on a header line. The form of the result is equal for the old and the new version."""
+    """Return the name or mode on a header line, in the same form for the old and the new version of a file."""
     text = line.decode("utf-8", "backslashreplace")
     for prefix, short in (("--- a/", "file "), ("+++ b/", "file "), ("--- ", "file "), ("+++ ", "file ")):
         if text.startswith(prefix):
@@ -109,7 +109,7 @@ def _hunk(text: bytes) -> _Hunk:
 
 
 def _sorted(lines: Sequence[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
-    """Return the lines with removed lines before added lines in each block between unchanged lines."""
+    """Return the lines, sorted so that removed lines come before added lines in each block of changed lines."""
     found: list[tuple[str, str]] = []
     removed: list[tuple[str, str]] = []
     added: list[tuple[str, str]] = []
@@ -134,8 +134,9 @@ def _sorted(lines: Sequence[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
 def told_apart(changes: Sequence[tuple[str, str, int]]) -> list[str]:
     """Return a digest for each change. Changes with equal digests but different trees get different digests.
 
-    Without this, equal hunks in two places of a file would be one change. The changes are numbered in the order of
-    their lines. The first keeps its digest, and the number of each further change is added to its digest.
+    Without this distinction, equal hunks in two places of a file would be one change. Changes with equal digests are
+    numbered in the order of their lines. The first one keeps its digest. Every further change gets a digest of its
+    digest and its number.
 
     changes: (digest, tree, line) of each change.
     """

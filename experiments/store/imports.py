@@ -55,8 +55,8 @@ def _imports_of(file: Path, state: tuple[int, int, int]) -> frozenset[str]:
 def local_files(files: Iterable[Path], folders: Sequence[Path] = ()) -> list[Path]:
     """Return the files and all Python files that they import, directly or through other imported files.
 
-    Imported modules are searched in the folder of the importing file, in the folder of its package, and in `folders`.
-    A file of an installed package is included only if one of the given files is in the same package.
+    Imported modules are searched in the folder of the importing file, in the folder from which its package is imported,
+    and in `folders`. A file of an installed package is included only if one of the given files is in the same package.
     """
     found: dict[Path, None] = {}
     waiting = [Path(os.path.realpath(file)) for file in reversed(list(files))]
@@ -97,7 +97,7 @@ def module_files(name: str, folder: Path) -> list[Path]:
 def _modules(name: str, file: Path, folders: Sequence[Path]) -> Iterator[Path]:
     """Yield the files that Python runs for the import of `name` in `file`.
 
-    They come from the first folder that contains any of them.
+    The first folder that contains any of these files is used.
     """
     rest = name.lstrip(".")
     level = len(name) - len(rest)

@@ -62,7 +62,7 @@ class Store:
             with explain_os_errors(f"make the store {store.root}"):
                 try:
                     store.root.mkdir(parents=True, exist_ok=True)
-                except FileNotFoundError:  # in /proc, /sys
+                except FileNotFoundError:  # /proc and /sys refuse new folders with this error
                     raise UserError(f"{store.root} cannot be made there. Name another folder with --store.") from None
                 write_json(marker, {"version": VERSION})
         if create:

@@ -22,7 +22,7 @@ from experiments.store.layout import Store
 
 FILE = "ledger.jsonl"
 DAMAGED = "damaged"  # the `what` of the entry that replaces a damaged line in a bundle
-LOCKED_S = 30.0  # limit of the wait for another process that writes its line
+LOCKED_S = 30.0  # longest wait in seconds for another process that writes a line
 WINDOW = 1 << 16  # bytes read from the end to find the last line
 Entry = dict[str, Any]
 # The name of the present command, such as "run", under the key "verb", and the reason that the user gave.
@@ -38,10 +38,10 @@ def append(store: Store, what: str, **facts: Any) -> None:
 
 
 def append_all(store: Store, lines: Sequence[Mapping[str, Any]], *, durable: bool = True) -> None:
-    """Append lines in one write. Each line has its `what`.
+    """Append lines in one write. Each line must have the key `what`.
 
-    durable: if True, the lines survive a power cut from now on. If False, they survive one only after the next durable
-        append.
+    durable: if True, the lines survive a power cut from now on. If False, a power cut before the next durable append
+        may lose them.
     """
     if not lines:
         return
@@ -59,7 +59,7 @@ def append_all(store: Store, lines: Sequence[Mapping[str, Any]], *, durable: boo
             try:
                 written = os.write(file, text)
                 if written < len(text):
-                    os.write(file, text[written:])  # a full disk raises here
+                    os.write(file, text[written:])  # if the disk is full, this call raises OSError
             except OSError:
                 os.ftruncate(file, end)
                 raise
@@ -179,7 +179,7 @@ def _lines(store: Store, begin: int = 0) -> Iterator[bytes]:
         with open_regular(store.root / FILE) as file:
             file.seek(begin)
             for line in file:
-                if line.endswith(b"\n"):  # otherwise its writer was killed, or is still writing
+                if line.endswith(b"\n"):  # otherwise the line is incomplete: its writer was killed or is still writing
                     yield line[:-1]
     except (FileNotFoundError, NotADirectoryError):
         return

@@ -47,7 +47,7 @@ def revision_of(files: Iterable[Path], script: str, folder: Path | None) -> Repo
 
     files: files of the user's code; the diff contains their uncommitted changes.
     script: file in the repository; "" for a command without a script.
-    folder: the study's folder; without a script, its repository is used and its whole content is examined.
+    folder: the study's folder. Without a script, the repository and the whole content of this folder are examined.
     """
     if script:
         return _revision(Path(script).parent, tuple(sorted(map(str, files))))
@@ -55,7 +55,10 @@ def revision_of(files: Iterable[Path], script: str, folder: Path | None) -> Repo
 
 
 def tool() -> dict[str, Any]:
-    """Return the version of this program, and facts about its checkout, which are None if it is installed."""
+    """Return the version of this program and facts about its checkout.
+
+    The facts are None if the program is an installed package.
+    """
     facts = tool_revision().facts()
     del facts["repository"]  # the folder of a checkout may have any name
     return {"version": _version(DISTRIBUTION), **facts}
@@ -141,7 +144,7 @@ def _version(distribution: str) -> str | None:
 
 @functools.cache
 def _distributions() -> Mapping[str, list[str]]:
-    """Return import name → distributions, such as sklearn → scikit-learn."""
+    """Return a dict from import names to the names of distributions, such as sklearn → scikit-learn."""
     return metadata.packages_distributions()
 
 

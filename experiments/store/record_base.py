@@ -95,7 +95,7 @@ class Record(Facts):
         return self.model_dump(exclude_unset=True) if self._content is None else self._content
 
     def check(self, built_in: bool) -> None:
-        """Raise ValueError (of pydantic) if a value has a wrong type. built_in: check facts of built-in tasks too."""
+        """Raise ValueError if a value has a wrong type. built_in: whether to check facts of built-in tasks too."""
         free = frozenset() if built_in else self.of_builtin
         self.model_validate({name: value for name, value in self.content.items() if name not in free})
 

@@ -7,7 +7,7 @@ or alias runs, and a repository of another user needs no `safe.directory`. Nothi
 is written.
 
 - In the folder `view`, git compares the working copy with a copy of the index. This folder has the attributes of the
-  repository, and some of its settings, such as core.autocrlf. All of them are plain data.
+  repository, and some of its settings, such as core.autocrlf. These attributes and settings cannot run a program.
 - In the folder `trees`, git computes trees byte by byte. Attributes that would change or omit files have no effect
   there.
 
@@ -206,9 +206,9 @@ class Repository:
         return self._changed(tree, ("apply", "--cached", "--whitespace=nowarn", *options, "-"), patch)
 
     def entries(self, before: str, tree: str) -> list[tuple[str, str, str]]:
-        """Return (path, mode, object) of each path in which a tree differs from another.
+        """Return (path, mode, object) of each path that differs between two trees.
 
-        If the second tree lacks the path, its mode and object are zeros.
+        The mode and the object are those of the second tree. They are zeros if the second tree lacks the path.
         """
         parts = _split(self.git("diff-tree", "-r", "-z", "--raw", "--no-renames", before, tree))
         about = [words.split(" ") for words in parts[::2]]

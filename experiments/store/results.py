@@ -183,7 +183,7 @@ class TrainingResult(Record):
     host: Word | None = None
     platform: Word | None = None
     command: Word | None = None
-    interpreter: Word | None = None  # Python interpreter of a user's trainer as in the study; None: this program's
+    interpreter: Word | None = None  # interpreter of a user's trainer, as the study names it; None: this program's
     output: Output | None = None  # output of a user's command
     code_digest: Word | None = None
     # For a user's trainer: path → git's blob digest of each code file that the run used. The paths are relative to the

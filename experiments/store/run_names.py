@@ -66,9 +66,9 @@ def run_name(
     trainer: TrainerSpec = NO_TRAINER,
     changed: Mapping[str, Any] = _NOTHING,
 ) -> RunName:
-    """Return the plain name of a run, which depends on its settings and on the fixed words of its command.
+    """Return the name of a run, which depends on its settings and on the fixed words of its command.
 
-    changed: changed defaults, whose digest joins the name.
+    changed: changed defaults. If there are any, the name also depends on them; otherwise it is the plain name.
     """
     settings = named_settings(config)
     if trainer.command:

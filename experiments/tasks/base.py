@@ -242,7 +242,7 @@ class Task(ABC):
         """Return the value that replaces "auto" in all rows of a table, and a sentence with the reason.
 
         setting: a setting of `settled_for_table`.
-        configs: key of each row whose setting is "auto" → its configuration, also for rows that are not selected.
+        configs: key of each row whose setting is "auto" → its configuration, including rows that are not selected.
         """
         raise NotImplementedError(setting)
 

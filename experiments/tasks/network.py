@@ -1,4 +1,4 @@
-"""Predict the memory, disk space and vocabulary sizes of a built-in network, and list the settings of its evaluations.
+"""Predict the memory and disk space of a built-in network. Find its vocabulary sizes and its evaluations' settings.
 
 This module does not import torch.
 """

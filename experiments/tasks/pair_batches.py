@@ -96,7 +96,7 @@ class Batches:
         return [to_tensors(collate(self._pairs, *part), pin=gpu, rows=rows) for part in parts]
 
     def trained_on(self, steps: int) -> tuple[Indices, Indices, Indices]:
-        """Return the uses of each pair in the first `steps` updates of all ranks, and the source and target lengths."""
+        """Return how often all ranks use each pair in the first `steps` updates, and the source and target lengths."""
         return self._plan.seen(steps), *self._plan.lengths
 
     def describe(self) -> dict[str, Any]:

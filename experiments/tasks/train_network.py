@@ -44,9 +44,9 @@ class BatchSource(Protocol):
     def __call__(self, step: int) -> list[Batch[Tensor]]: ...
 
     def trained_on(self, steps: int) -> tuple[Lengths, Lengths, Lengths]:
-        """Return three arrays with a number for each pair: its uses, its source length and its target length.
+        """Return three arrays with one entry per pair: how often it was used, its source length and its target length.
 
-        The uses are counted in the first `steps` updates of all ranks together.
+        The first array counts the uses in the first `steps` updates by all ranks together.
         """
 
     def describe(self) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """MLflow's database in a store: its SQLite file, its address, its journal and its server command.
 
-mlflow.py writes the runs that were trained. Importing MLflow takes over a second, so this module imports it only to
-create or write a database.
+mlflow.py writes runs to the database. Importing MLflow takes over a second, so this module imports it only to create or
+write a database.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from experiments.tracking import written
 
 HOST = "127.0.0.1"  # the server is accessible only from this machine
 ANEW = "No result is lost. Write the database again with `ablations ui --rebuild mlflow`."
-SCHEME = "mlflow-artifacts:/"  # relative to the server's folder of artifacts
+SCHEME = "mlflow-artifacts:/"  # prefix of an artifact's address, which is relative to the server's folder of artifacts
 
 
 def import_mlflow() -> Any:
@@ -46,7 +46,7 @@ def database_uri(store: Store) -> str:
 def explained(path: Path) -> contextlib.AbstractContextManager[None]:
     """Return a context that turns errors of MLflow's database into UserError.
 
-    The causes are a locked, full, read-only or damaged database, or one of another version of MLflow.
+    The causes are a locked, full, read-only or damaged database, or a database of another version of MLflow.
     """
     return explain(path, "MLflow's database", ANEW)
 

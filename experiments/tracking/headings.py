@@ -54,7 +54,7 @@ class Headings:
             if not found:
                 name = " · ".join(part for part in key if part)
                 found = [self._client.create_run(experiment, start_time=start_ms, tags=about, run_name=name)]
-            if found[0].info.status != "FINISHED":  # new, or left incomplete by a kill
+            if found[0].info.status != "FINISHED":  # the heading is new, or a kill left it incomplete
                 self._client.set_terminated(found[0].info.run_id, "FINISHED", start_ms)
             self._headings[key] = found[0].info.run_id
         return self._headings[key]

@@ -56,7 +56,8 @@ from experiments.tracking.written import begin, note
 
 POINTS_AT_ONCE = 800  # MLflow allows 1,000 items per call, at most 100 parameters and 100 tags among them
 MOST_ATTEMPTS = 200  # maximum number of attempts in the tag POSITION; points of older ones would be written again
-OF_CODE = ("task", "seed", "commit", "dirty", "code_digest", "host", "imported", "ensemble")  # copied to shared rows
+# Tags of a training that are copied to the MLflow runs of other rows that share the training.
+OF_CODE = ("task", "seed", "commit", "dirty", "code_digest", "host", "imported", "ensemble")
 SCORED = "scored"  # tag: time of each evaluation whose scores are in MLflow; "*" marks scores under plain names
 POSITION = "events_written"  # tag: number of bytes of each attempt's events that are in MLflow
 
@@ -170,7 +171,7 @@ class Tracker:
             self._set_status(entry, run)
         if record and (shared := list(self._sharing(entry, run))):
             write_views(self.client, shared, () if self._fresh else self._search(f"tags.{SHARED} = '{run.run_id}'"))
-        self._set_tags(entry, {POSITION: position, **({RECORD: record} if record and run.imported else {})})  # last
+        self._set_tags(entry, {POSITION: position, **({RECORD: record} if record and run.imported else {})})
         if not record:
             self._open[run.run_id] = entry
         return True
@@ -331,7 +332,10 @@ def _position(text: str) -> dict[int, int]:
 
 
 def _scored(store: Store, run: TrackedRun, history: History) -> dict[str, str]:
-    """Return the content of the tag SCORED: beginning of each eval_id → time, with "*" if it has the plain names."""
+    """Return the content of the tag SCORED: a dict from the beginning of each eval_id to the time of the evaluation.
+
+    The time is followed by "*" if the scores of the evaluation have plain names.
+    """
     own = own_evaluations(store, run.run_id, history.evaluated_t).values()
     made = {name: _ms(history.evaluated_t.get(name, run.imported_t)) for name, _ in evaluations(store, run.run_id)}
     return {name[:8]: f"{t}{'*' * (name in own)}" for name, t in sorted(made.items())}

@@ -93,7 +93,7 @@ def final_points(store: Store, run: TrackedRun, history: History, row: TableRow 
     except UserError:
         result = TrainingResult()
     begun = history.first_t or run.imported_t
-    train_s = result.wall_s if result.train_s is None else result.train_s  # old records have the time of one attempt
+    train_s = result.wall_s if result.train_s is None else result.train_s  # old records lack train_s
     trained, step = history.trained_t or begun, history.last_step
     found: list[tuple[str, Any, float, int]] = [
         (NUM_PARAMS, (run.spec.num_params or result.num_params) if begun else None, begun, 0),

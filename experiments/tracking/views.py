@@ -13,7 +13,7 @@ from experiments.identity import digest
 from experiments.tracking.database import import_mlflow, log
 from experiments.tracking.mlflow_keys import to_key, whole_names
 
-ROWS_OF = "rows_of"  # tag of a row of a printed table: the tag `heading` of the table's heading
+ROWS_OF = "rows_of"  # tag of a row of a printed table; its value is the tag `heading` of the table's heading
 TABLE = "table"  # tag of a row of a printed table and of its trained runs, with the same value
 PARENT = "mlflow.parentRunId"
 SHARED = "training"  # tag of a row that shares a training: run_id of the training
@@ -51,8 +51,11 @@ def write_rows(
 ) -> dict[str, str]:
     """Update the views of a table's rows, and return a mapping from row keys to MLflow's ids.
 
-    heading: the heading of the table. about: tags of the table. The views have no parent, so that rows are at the top
-    level of MLflow's list. MLflow nests runs only in a list sorted by start, so start times encode the order of rows.
+    The views have no parent, so that rows are at the top level of MLflow's list. MLflow nests runs only in a list that
+    is sorted by start time, so start times encode the order of rows.
+
+    heading: the heading of the table.
+    about: tags of the table.
     """
     table, begin = heading.data.tags["heading"], heading.info.start_time
     views = []

@@ -15,7 +15,7 @@ import importlib
 import os
 from typing import Any, Iterable, Mapping
 
-CHANGES = "ABLATIONS_CHANGES"  # environment variable with the folders of these modules
+CHANGES = "ABLATIONS_CHANGES"  # environment variable with the folders of the modules that extras add
 MISSING = (
     "context.ablate changes nothing: the extra module_rows, which changes networks as `modules` of a row says, is not "
     "installed. Install a version of transformer-ablations that has the folder ablations/extras/module_rows."

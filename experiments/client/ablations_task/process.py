@@ -1,4 +1,4 @@
-"""The process of a trainer. It reads requests from standard input and answers them; each is one line of JSON."""
+"""The process of a trainer. It reads requests from standard input and answers them. Each message is a line of JSON."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def main() -> None:
         except BaseException as error:
             answer = {"failed": failure(error)}
             if request["do"] == "train" and not isinstance(error, Preempted):
-                with contextlib.suppress(OSError):  # the disk that stores the log is full
+                with contextlib.suppress(OSError):  # the disk of the log may be full
                     print(answer["failed"].get("traceback", ""), file=sys.stderr, flush=True)
         channel.say(answer)
 

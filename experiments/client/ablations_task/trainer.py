@@ -69,8 +69,8 @@ def column(
     key: the column's name in JSON, in CSV and in tables of published numbers; "metric_set" if unset.
     about: a sentence for the notes of the table.
     logarithmic: whether changes are differences of natural logarithms, as for perplexity.
-    counts: the fields of `context.examples` from whose sums the metric is computed. Differences between rows are then
-        also tested across examples.
+    counts: the description of how sums over the fields of `context.examples` give the metric. With `counts`,
+        differences between rows are also tested across examples.
 
     Raises UserError if `better` is not one of these words, or if the metric, set, header or key is not a short line of
     printable text.

@@ -7,8 +7,8 @@ line is "ACTION FOLDER". The action applies to the files below the folder:
     refuse   write the file's name to imported-elsewhere.txt and raise ImportError
     ignore   do nothing
 
-If a file is below several folders, the longest folder decides. Each process first writes a line
-"process ID python VERSION" to modules.txt.
+If a file is below several of these folders, the action of the innermost folder applies. Each process first writes a
+line "process ID python VERSION" to modules.txt.
 
 The file of a module is the origin of its spec, and also the file name of its code object. Both name the source, even if
 Python loads bytecode from another folder. An audit hook reads both before the module's code runs, so the report is
@@ -153,7 +153,7 @@ def _report_versions() -> None:
         if "." not in name and "-packages" in (getattr(module, "__file__", None) or ""):
             try:
                 found[name] = metadata.version(name)
-            except metadata.PackageNotFoundError:  # the package has another name, as Pillow has for the module PIL
+            except metadata.PackageNotFoundError:  # the names of package and module differ (Pillow, PIL)
                 found[name] = str(getattr(module, "__version__", ""))
     for name, version in found.items():
         if version:

@@ -1,14 +1,14 @@
 """Admit runs to main memory, based on each run's prediction and on the free memory.
 
-All slots and all other programs of a machine share its memory. So the equal share of each slot (Slot.room_gb) is
-correct only on an idle machine. A run starts if its predicted memory is at most the free memory minus the memory by
-which running runs are predicted to grow. 1 GB is 1e9 bytes.
+All slots and all other programs of a machine share its memory. An equal share of the memory (Slot.room_gb) is therefore
+available to each slot only on an idle machine. A run starts if its predicted memory is at most the free memory minus
+the memory by which running runs are predicted to grow. 1 GB is 1e9 bytes.
 
  - If a run will fit as soon as runs of this coordinator end, it waits for their end. The runs after it in the order
-   wait too, because smaller runs could delay it forever.
+   wait too. Otherwise, smaller runs could delay it forever.
  - If a run waits for memory that other programs use, smaller runs after it may start.
- - If no run of this coordinator is active, a prediction may exceed the free memory by the factor TOLERANCE. A run
-   whose prediction exceeds TOLERANCE times all memory is refused, because waiting would not help.
+ - If no run of this coordinator is active, a run may start if its prediction is at most TOLERANCE times the free
+   memory. A run whose prediction exceeds TOLERANCE times all memory is refused, because waiting would not help.
 """
 
 import math
@@ -23,7 +23,7 @@ from experiments.jobs.devices import hardware
 from experiments.jobs.devices.slots import TOLERANCE, Slot
 from experiments.jobs.queue.job import Waiting
 
-LOOK_EVERY_S = 5.0  # interval of checks while a run waits for memory
+LOOK_EVERY_S = 5.0  # seconds between checks while a run waits for memory
 
 
 @dataclass

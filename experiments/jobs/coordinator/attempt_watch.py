@@ -7,7 +7,7 @@ from typing import Literal
 from experiments.jobs.attempts.attempt import RunningAttempt
 from experiments.jobs.engines.engine import Engine, Exit
 
-READ_S = 0.2  # interval between two readings of the events
+READ_S = 0.2  # seconds between two readings of the events
 GRACE_S = 600.0  # seconds from the request to stop until the child is killed
 HUNG_GRACE_S = 20.0  # seconds from the request to stop until a child that seems to hang is killed
 HANG_S = 1800.0  # a child without an event for this time counts as hanging
@@ -49,7 +49,7 @@ class AttemptWatch:
         """Ask a child that hangs to stop. Kill a child that has not ended within the grace time after a request."""
         if live.handle is None:
             return
-        if not live.progress.started:  # on a cluster, an attempt may wait for days
+        if not live.progress.started:  # on a cluster, an attempt may wait for days, which is no hang
             live.progress.doing = self._engine.waiting_for(live.handle) or live.progress.doing
             if self._engine.outlives:
                 live.heard_at = now

@@ -1,8 +1,8 @@
 """Write the latest state of each run to the tracking store, in a background thread.
 
-The import of MLflow takes more than a second, and each of its calls takes some milliseconds. A separate thread prevents
-that this time delays the coordinator. An error of the tracking store never stops a run: the error is logged once, and
-the run continues. The next write, the next coordinator, or `ablations ui --rebuild` adds the missing data.
+The import of MLflow takes more than a second, and each call of MLflow takes some milliseconds. In a background thread,
+they do not delay the coordinator. An error of the tracking store never stops a run: the error is logged once, and the
+run continues. The next write, the next coordinator, or `ablations ui --rebuild` adds the missing data.
 """
 
 import contextlib
@@ -110,9 +110,9 @@ class Background:
         self._wait_for_lock(writer)
 
     def _wait_for_lock(self, writer: Writer | None) -> None:
-        """Repeat the last try for at most `patience_s` if the database is locked.
+        """If the database is locked, try again for at most `patience_s` to write the remaining runs.
 
-        Log how many runs are still missing after that.
+        Log how many runs could not be written.
         """
         left = {run_id: run for run_id, run in self._runs.items() if run_id not in self._written}
         if left and self._locked:
@@ -152,7 +152,7 @@ class Background:
     def _collect(self, due: float) -> bool:
         """Wait for changed runs, and take all of them. Return whether the thread must end.
 
-        Wait until `due` if runs are not completely written, otherwise without limit.
+        If some runs are not completely written, wait until `due` at most. Otherwise, wait without limit.
         """
         wait = max(0.0, due - time.monotonic()) if self._runs else None
         with contextlib.suppress(queue.Empty):
@@ -178,5 +178,5 @@ class Background:
                     self._name,
                     self._rebuild,
                     error,
-                    exc_info=not isinstance(error, OSError | UserError),  # their cause is outside this program
+                    exc_info=not isinstance(error, OSError | UserError),  # no traceback is needed
                 )

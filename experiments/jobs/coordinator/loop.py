@@ -52,7 +52,7 @@ class Coordinator:
         self._disk_full = ""  # message of a child that could not write
 
     def run(self, until: Until, only: Collection[str] | None = None) -> None:
-        """Work until the condition `until` is met, or until interrupted.
+        """Work until the condition `until` is met, or until a signal arrives.
 
         Raises DiskFull if a child ran out of disk space.
 
@@ -148,7 +148,7 @@ class Coordinator:
     def _finish(self, live: RunningAttempt, ended: Exit) -> None:
         """Publish the completed parts of an attempt, decide the next state of its job, and record the decision."""
         if not self._engine.outlives:
-            if live.handle is not None:  # without a handle, the attempt may have ended long ago
+            if live.handle is not None:  # without a handle, the time of the end is unknown
                 attempts.say_ended(live)
             if left := end_marked(live.folder):
                 log.warning("%s attempt %d left processes behind, now ended: %s", live.run_id, live.number, left)

@@ -54,7 +54,7 @@ def ending_of_error(error: Exception, run_id: str) -> Ending:
     )
 
 
-LOOKAHEAD = 64  # one placement examines this many jobs more than there are free slots
+LOOKAHEAD = 64  # number of jobs that `place` examines in addition to one job per free slot
 
 
 class Placement:

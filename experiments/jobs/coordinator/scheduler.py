@@ -37,12 +37,13 @@ def place(
     Ties keep the order of `waiting`. `turn` puts the first seed of every row first, so that a table has all of its rows
     early. Among these, base and the rows with large published changes come first. The average cost of a slot is the
     total cost of the waiting jobs divided by the number of slots. A job that costs at least this average is placed as
-    if it had turn 0. So the time until all jobs are done is at most max(longest job, total / slots) plus one job.
+    if it had turn 0. The time until all jobs are done is therefore at most max(longest job, total / slots) plus the
+    time of one job.
 
     A run that started on one kind of device stays on this kind if the coordinator has a slot of it. A job that needs
-    several slots reserves free slots until it has enough, because smaller jobs after it could delay it forever. For the
-    same reason, a shared GPU takes no other run while an earlier job waits for memory of this GPU, or waits to have
-    this GPU alone.
+    several slots reserves free slots until it has enough. Otherwise, smaller jobs after it could delay it forever. For
+    the same reason, no other run starts on a shared GPU while an earlier job waits for memory of this GPU, or waits
+    until this GPU is empty.
     """
     kinds = {slot.kind for slot in slots}
     left = list(free)
@@ -100,7 +101,7 @@ def _closed(job: Waiting, cards: Sequence[Card], there: Sequence[Slot], count: i
     if any(not why_alone(job, slot) for slot in there if slot.most):
         shared = [card for card in mine if not why_alone(job, card.slot)]
         return [max(shared, key=lambda card: card.left_gb).slot.name] if shared else []
-    # a job that needs more memory than any GPU has gets the largest GPU
+    # If a job needs more memory than any GPU has, it gets the largest GPU.
     needed = min(job.needs_gb("cuda"), max((_room([slot], 1) for slot in there), default=0.0))
     enough = [card for card in mine if _room([card.slot], 1) >= needed]
     return [card.slot.name for card in sorted(enough, key=lambda card: len(card.shares))[:count]]

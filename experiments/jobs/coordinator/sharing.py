@@ -120,7 +120,7 @@ class Level:
     """The number of runs that may share a GPU according to measurements.
 
     limit: largest number of runs at once.
-    before: the last window before the limit was raised.
+    before: the window with which later windows are compared.
     settled: whether the limit is final.
     why: reason for the limit, for messages.
     """

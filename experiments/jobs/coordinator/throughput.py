@@ -10,7 +10,7 @@ from experiments.jobs.attempts.attempt import RunningAttempt
 from experiments.jobs.coordinator.sharing import Window
 from experiments.records import TRAINING
 
-WINDOW_S = 30.0  # shortest window
+WINDOW_S = 30.0  # shortest length of a window in seconds
 # Smallest and largest number of measurements of a training run in a window. Only the newest MOST measurements are used.
 LEAST, MOST = 3, 200
 TOKENS = "target_tokens_per_s"  # metric of the built-in tasks; it does not count time for evaluations and checkpoints

@@ -1,8 +1,8 @@
 """Leave GPUs alone while other users compute on them.
 
 Only GPUs without a run of this program are checked. In a container, the process ids that nvidia-smi prints differ from
-those visible to this program, so it cannot distinguish its own processes from others. nvidia-smi is called in a thread,
-because it hangs if the driver hangs.
+those visible to this program, so the program cannot distinguish its processes from others. nvidia-smi is called in a
+thread, because it hangs if the driver hangs.
 """
 
 import math
@@ -18,7 +18,7 @@ from experiments.jobs.devices.slots import Slot
 
 Answer = TypeVar("Answer")
 ASK_EVERY_S = 10.0
-WAIT_S = 1.0  # longest wait for nvidia-smi in seconds; without an answer, the program uses no GPU
+WAIT_S = 1.0  # longest wait for nvidia-smi in seconds; without an answer, only GPUs that --devices names are used
 
 
 class GpuOccupancy:

@@ -106,15 +106,15 @@ class Engine(ABC):
 
     @abstractmethod
     def poll(self, handle: Handle) -> Exit | None:
-        """Return the exit status of the child; None while it runs. Never blocks."""
+        """Return the exit status of the child; None while it runs. Never block."""
 
     @abstractmethod
     def terminate(self, handle: Handle) -> None:
-        """Ask the child to save a checkpoint and end. Does nothing to an ended child."""
+        """Ask the child to save a checkpoint and end. Do nothing if the child has ended."""
 
     @abstractmethod
     def kill(self, handle: Handle) -> None:
-        """End the child and everything it started. Does nothing to an ended child."""
+        """End the child and all processes that it started. Do nothing if the child has ended."""
 
     @abstractmethod
     def wait(self, timeout_s: float) -> None:

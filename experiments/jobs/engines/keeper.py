@@ -26,16 +26,16 @@ from experiments.records import FailureClass
 from experiments.store.checksummed import read_json, write_json
 
 LAUNCH, EXIT = "launch.json", "exit.json"
-# Variables that the cluster sets for a job (devices, job ids). The values in the launch override them.
+# Variables that the cluster sets for a job (devices, job ids). Values in launch.json override the cluster's values.
 GIVEN = ("CUDA_VISIBLE_DEVICES", "RAY_JOB_ID", "TMPDIR", "HOSTNAME")
-# Prefixes of variables that only the cluster sets. The launch never overrides them, because the coordinator itself may
-# run in a job of the cluster, and then the launch contains the values of that job.
+# Prefixes of variables that only the cluster sets. Values in launch.json never override them: if the coordinator itself
+# runs in a job of the cluster, launch.json contains the values of that job.
 NODES = ("SLURM", "CUDA_MPS")
 # Variables that --devices determines. Lines of --setup cannot change them for the child.
 _DECIDED = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 SETUP_FAILED = 111  # exit code after a line of --setup failed
 OUTPUT = 2000  # number of bytes at the end of the log that the message about a failed line contains
-REQUESTS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2, signal.SIGCONT)  # requests to end, from users or time limits
+REQUESTS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2, signal.SIGCONT)  # a cluster sends these to end a job
 _PR_SET_PDEATHSIG = 1
 
 
@@ -118,7 +118,7 @@ def after_setup(lines: Sequence[str], argv: Sequence[str], environment: Mapping[
 
 
 def run_child(folder: str) -> int:
-    """Start one child, wait for its end, and return its exit code. Must be called in the main thread.
+    """Start one child, wait for its end, and return its exit code. Call this function in the main thread.
 
     Signals to this process are requests to end the child.
     """
@@ -139,9 +139,10 @@ def node_name() -> str:
 
 
 def environment(wanted: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a child: the launch's variables (`wanted`) and the cluster's variables (`given`).
+    """Return the environment of a child.
 
-    See GIVEN and NODES for the variables that the cluster sets.
+    wanted: the variables in launch.json.
+    given: the variables of this process. Only those that the cluster sets are used (GIVEN and NODES).
     """
     kept = {name: value for name, value in wanted.items() if not name.startswith(NODES)}
     return {name: value for name, value in given.items() if name.startswith(GIVEN + NODES)} | kept

@@ -93,10 +93,10 @@ class NodeWorker:
                 (keeper.kill if what == KILL else keeper.terminate)()
 
     def _take(self) -> None:
-        """Take work items in their order.
+        """Take work items, the oldest first.
 
-        If an item needs more free shares than there are now, take neither it nor later items, so that later items
-        cannot delay it forever.
+        If an item needs more free shares than there are now, do not take it or any later item. Otherwise, later items
+        could delay it forever.
         """
         if not any(self._free.values()):
             return

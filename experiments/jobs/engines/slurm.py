@@ -20,7 +20,7 @@ from experiments.jobs.engines.engine import Handle, Launch, import_path
 from experiments.jobs.engines.keeper import run_child
 
 ASK_EVERY_S = 2.0
-COMMAND_S = 60.0  # a busy controller may be slow
+COMMAND_S = 60.0  # time limit for a Slurm command in seconds; a busy Slurm controller may be slow
 SIGNAL_DELAY_S = 120
 TIME_MIN = 24 * 60
 OVER = (
@@ -58,7 +58,7 @@ class SlurmEngine(ClusterEngine):
             names |= zip(mine, self._submit_array(mine, *slot), strict=True)
         now = time.monotonic()
         self._states |= dict.fromkeys(names.values(), ("PENDING", ""))
-        self._asked_at = max(self._asked_at, now - ASK_EVERY_S / 2)  # squeue may list the jobs a little later
+        self._asked_at = max(self._asked_at, now - ASK_EVERY_S / 2)  # squeue may list new jobs a little later
         return [names[folder] for folder in folders]
 
     def _submit_array(self, folders: Sequence[Path], kind: str, cores: int, count: int) -> list[str]:

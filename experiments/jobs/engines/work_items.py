@@ -74,7 +74,7 @@ class WorkItems:
     def take(self, item: WorkItem, worker: str) -> bool:
         """Take an item for a worker. Return False if another worker has taken it."""
         mine = self.folder / worker / "taken" / item.name
-        with contextlib.suppress(OSError):  # a server may report an error although it has renamed the file
+        with contextlib.suppress(OSError):  # a file server may report an error although it has renamed the file
             (self._waiting / item.name).rename(mine)
         return mine.exists()
 

@@ -1,7 +1,7 @@
 """Decide whether a coordinator may run the commands and modules that a queue names.
 
-A store may come from another user, and with it the queue. When a user queues a job, the program signs the job with the
-user's key, which is stored outside of every store (`key_file`). If a job executes a user's code, a coordinator runs it
+A store and its queue may come from another user. When a user queues a job, the program signs the job with the user's
+key, which is stored outside of every store (`key_file`). If a job executes a user's code, a coordinator runs the job
 only if the coordinator's user has signed it. If another user has signed it, the job is held until `ablations work
 --trust STUDY` signs it. The signature is stored in the queue and is valid on every machine with the same home folder,
 but only for the user who signed. Built-in tasks and tasks that installed packages register need no signature, because

@@ -159,7 +159,7 @@ class PlannedTree:
     """The files of a tree of git that this process has planned (experiments/store/trees.py), and the linked data.
 
     copy: the working copy, which contains the linked data.
-    links: paths of the linked entries from the top folder.
+    links: paths of the linked entries, relative to the top folder.
     """
 
     def __init__(self, tree: str, copy: WorkingCopy, links: Sequence[str]) -> None:
@@ -204,8 +204,8 @@ def changed_files(
 ) -> list[str]:
     """Return the present names of the recorded files that have changed or are missing.
 
-    home_then: the recorded path of the study's folder from the top folder; None if it was not recorded.
-    home_now: the present path of the study's folder from the top folder.
+    home_then: the recorded path of the study's folder, relative to the top folder; None if it was not recorded.
+    home_now: the present path of the study's folder, relative to the top folder.
     """
     names = _present_names(recorded, present, home_then, home_now)
     if isinstance(present, PlannedTree):
@@ -219,8 +219,8 @@ def _present_names(
     """Map the recorded names of files to their present names.
 
     The names may differ, because another study of the same repository may have made the result, or because the study's
-    folder may have been moved or copied. If a file exists at the same path relative to the present study's folder, it
-    has this name. Otherwise, it has its recorded name.
+    folder may have been moved or copied. If a file exists at the same path relative to the present study's folder, its
+    present name is this path. Otherwise, its present name is its recorded name.
 
     The files inside the study's folder are treated alike: if one of them exists in the present folder, all of them get
     names in the present folder. Results of a study are therefore not valid for a copy of its folder in which scripts

@@ -330,8 +330,9 @@ def _over(below: Mapping[Any, Any], above: Mapping[str, Any]) -> dict[Any, Any]:
 def _copy_earlier(context: AttemptContext) -> None:
     """Copy the folder of the previous attempt, so that the command finds its checkpoints in {folder}.
 
-    The copy is either complete or missing, because the next attempt copies this folder. Symbolic links remain links. A
-    link to a file inside the folder leads to the copy of the file. Pipes, sockets and devices are not copied.
+    The copy gets its name when it is complete, so that the next attempt never copies an incomplete folder. Symbolic
+    links remain links. A link to a file inside the folder leads to the copy of the file. Pipes, sockets and devices are
+    not copied.
     """
     source = next((left for one in context.earlier if (left := one / FINAL).is_dir()), None)
     if source is None:

@@ -63,7 +63,7 @@ class Scripts:
                 program = each
             elif before != ">" and (file := next(filter(is_file, paths), None)):
                 self._name(file.resolve(), places, program, depth, ran=before == program != "")
-            elif depth < _DEEPEST and any(character.isspace() for character in each):  # as in bash -c "python train.py"
+            elif depth < _DEEPEST and any(character.isspace() for character in each):  # bash -c "python train.py"
                 self._read(each, places, program, depth + 1)
             before = each
 

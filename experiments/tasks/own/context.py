@@ -1,4 +1,4 @@
-"""The folder, checkpoints, events and metrics of a user's trainer, on the side of the child process.
+"""Handle the folder, checkpoints, events and metrics of a user's trainer in the child process.
 
 This module does not import torch.
 """

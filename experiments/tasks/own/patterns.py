@@ -2,13 +2,13 @@
 
 A pattern is a regular expression. It is searched in every line of standard output and standard error, after colour
 codes have been removed. A carriage return also ends a line, so each state of a progress bar is a line. The number is
-the text of the group `value`, or of the first group. If the pattern has a group `step`, every match is also a point of
-the training curve.
+the text of the group `value`, or of the first group that is not `step`. If the pattern has a group `step`, every match
+is also a point of the training curve.
 
 If several ranks print the same line, the last line gives the number, and the first line gives the point of the curve.
 A group whose pattern matches only digits also finds nan and inf, so that a number before them is not used instead.
 
-The text of the group is read as a number of Python, such as 1234.5 or 1e-05. Two cases are ambiguous: a comma in the
+The text of the group is read as a Python number, such as 1234.5 or 1e-05. Two cases are ambiguous: a comma in the
 text, and further digits directly after the group. In these cases no number is read, unless the metric declares the
 format of its numbers, such as `number = "1.234,5"`. An exponent directly after the group is added to the number,
 because it is not ambiguous.
@@ -45,7 +45,7 @@ _BETTER: dict[Take, Callable[[float, float], float]] = {"highest": max, "lowest"
 def check_pattern(pattern: str, needs: int = 1) -> re.Pattern[str]:
     """Compile a pattern. Raises ValueError if it is not a valid regular expression or has the wrong groups.
 
-    needs: number of groups: 1 for a metric, 2 for progress.
+    needs: number of groups that the pattern must have: 1 for a metric, 2 for progress.
     """
     try:
         compiled = re.compile(pattern)
@@ -93,7 +93,7 @@ def as_number(text: str, number: str = "") -> float:
 
 
 def _float(text: str) -> float:
-    """Return float(text), or 0 if the text is not a number of Python."""
+    """Return float(text), or 0 if the text is not a Python number."""
     try:
         return float(text)
     except ValueError:

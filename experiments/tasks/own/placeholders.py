@@ -18,7 +18,7 @@ _INSIDE = {"'": "single quotes", '"': "double quotes", "`": "backquotes", "\\": 
 
 
 def flags(command: str) -> dict[str, str]:
-    """Return setting → flag for the placeholders of flags, such as {"bn": "--no-bn"}."""
+    """Return a dict from settings to the flags in the command's placeholders, such as {"bn": "--no-bn"}."""
     return {
         placeholder[1]: placeholder[2] for placeholder in PLACEHOLDER.finditer(command) if placeholder[2] is not None
     }

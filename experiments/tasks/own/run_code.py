@@ -1,4 +1,4 @@
-"""The code of a run: the copy of its tree, the links to other files, and the watch on its imports.
+"""The code of a run: the copy of its tree, the links to other files, and the reports on its imports.
 
 If a study has rows that change code, every row has a tree, including base. `TrainerSpec.tree` is git's digest of all
 files of the code (experiments/store/trees.py). It identifies the code that trains the run, but it is not part of
