@@ -100,7 +100,7 @@ def notes_of(searches: Mapping[str, Search], trials: int, column: Column) -> lis
     looked = "; ".join(f"{name} {given}" for name, given in ranges.items())
     better = "lowest" if some.minimize else "highest"
     notes = [
-        f"Tuned: each row had {number(trials, 'trial')} ({some.sampler}, seed 1); the settings with the "
+        f"Tuned: each row had {number(trials, 'trial')} ({some.sampler}, one seed each); the settings with the "
         f"{better} {column.metric} on {some.set} were kept; no other set was used. Searched: {looked}."
     ]
     return notes + [_found(row, search, column) for row, search in searches.items()]

@@ -1,4 +1,4 @@
-"""The cost of a row and of a table: attempts and sums. experiments/events/accounting.py reads the cost of attempts."""
+"""Costs of rows and tables, as sums over attempts. experiments/events/accounting.py reads the cost of an attempt."""
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
