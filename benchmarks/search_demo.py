@@ -1,4 +1,4 @@
-"""Search settings for the profile demo of table3 with which its table agrees with the paper's. Uses only the dev set.
+"""Search for settings of table3's profile demo with which its table agrees with the paper's. Uses only the dev set.
 
     python -m benchmarks.search_demo DIR [--candidates N] [--minutes M] [--devices cpu:2x1] [--rows base,C,D] [--tiny]
 

@@ -1,4 +1,4 @@
-"""Train nanoGPT's network in its loop, rewritten from its description.
+"""Train nanoGPT's network in nanoGPT's loop. Both are rewritten here from their description.
 
 One matrix computes q, k and v. The network uses torch's fused attention, the loop uses fused AdamW.
 """

@@ -8,15 +8,15 @@ pieces that occur in no other chain. The target is equal to the source. Hypothes
 after about the length of a translation (lengths like newstest's, median 27 pieces). `right` is the share of sentences
 with the whole chain as the hypothesis. The weights are saved next to FILE.
 
-Nobody has measured yet whether base learns this within its time on a GPU. If it does not, the benchmark fails. Then use
---model with any trained model.
+It was not measured whether base learns these chains on a GPU within the time of the benchmark. If base does not learn
+them, the benchmark fails. Then use --model with any trained model.
 
 The exit code is 1 if too many hypotheses are empty, reach the length limit or are wrong, or if there are fewer than two
 searches. The hypotheses of the first sentences are compared with those of the CPU in fp32. If the package transformers
 is installed, the weights are copied into MarianMTModel, and both programs decode the same sentences in turn, in bf16
-and fp32, with a beam of 4 and without a length penalty, because they define it differently. `same` counts equal
-hypotheses. They may differ if a hypothesis reaches the limit, because `generate` also returns unfinished hypotheses,
-and if the start symbol is probable, because only our search excludes it.
+and fp32. Both use a beam of 4 and no length penalty, because they define the penalty differently. `same` counts equal
+hypotheses. Hypotheses may differ in two cases: if a hypothesis reaches the limit, because `generate` also returns
+unfinished hypotheses, and if the start symbol is probable, because only our search excludes it.
 
 The benchmark needs torch, sentencepiece, sacrebleu and the packages that `experiments` imports (numpy, pydantic,
 safetensors, psutil).

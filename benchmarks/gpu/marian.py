@@ -1,8 +1,8 @@
 """Copy the weights of our network into Hugging Face's MarianMTModel, to compare the two implementations.
 
 Both are post-norm Transformers with sinusoids and with shared embeddings scaled by √d_model. In our network, sines and
-cosines alternate, and the norms have another epsilon, so both are also changed in Marian. The module needs the package
-transformers.
+cosines alternate, and the norms have another epsilon. The copy in Marian gets our positions and our epsilon. The module
+needs the package transformers.
 """
 
 from collections.abc import Sequence

@@ -18,7 +18,7 @@ from experiments.jobs.queue.work_queue import WorkQueue
 def makespans(folder: Path, tables: int) -> dict[str, float]:
     """Return the makespan divided by its lower bound, for tables of 20 to 200 runs with lengths as in Table 3.
 
-    The results `wrong_*` are with errors in the predicted costs, with a standard deviation of about a third.
+    The results `wrong_*` are those with wrong predicted costs: the errors have a standard deviation of about a third.
     """
     chance = random.Random(1)
     found: dict[str, list[float]] = {"": [], "wrong_": []}

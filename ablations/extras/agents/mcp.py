@@ -301,7 +301,7 @@ class McpSession:
         return value, more
 
     async def _wait(self, given: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
-        """Wait, then return the runs that are not finished or became finished during the wait, and counts of states.
+        """Wait. Then return the unfinished runs, those that finished during the wait, and the number of runs per state.
 
         The wait ends when a run changes its state (unless `until` is "end"), no run is training or about to start, or
         the time is over.
@@ -376,7 +376,7 @@ def readable(line: str) -> str:
 
 
 class Requests:
-    """The lines of standard input, made `readable`. Child processes get an empty standard input."""
+    """The lines of standard input, without unpaired surrogates. Child processes get an empty standard input."""
 
     def __init__(self) -> None:
         self._wire = os.dup(sys.stdin.fileno())

@@ -19,7 +19,7 @@ from experiments.run_spec import EvaluationSpec
 from experiments.tasks.columns import Column, Counts
 from experiments.tasks.translation import TRANSLATE, SequenceTask
 
-# Settings outside of run_id: the corpus digests cover them, except data.vocab_size, which has no effect.
+# Settings that are not part of run_id, because the corpus digest contains them. data.vocab_size has no effect.
 _OF_CORPUS = (
     "data.algorithm", "data.symbols", "data.train_lengths", "data.dev_lengths", "data.test_lengths", "data.set_pairs",
     "data.distance", "data.corpus_seed", "data.vocab_size",

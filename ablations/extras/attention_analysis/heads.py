@@ -52,10 +52,10 @@ class Heads:
 
     def __init__(self, causal: bool) -> None:
         self.causal = causal
-        self.rows: list[Weights] = []  # per sentence: (the first six measures, H, queries)
-        self.largest: list[NDArray[np.int64]] = []  # per sentence: (H, queries), the offset of the largest weight
+        self.rows: list[Weights] = []  # per sentence: the first six measures, (6, H, queries)
+        self.largest: list[NDArray[np.int64]] = []  # per sentence: the offset of the largest weight, (H, queries)
         self.offsets: dict[int, Weights] = {}  # per offset: number of pairs, Σ w, Σ w², each of shape (H,)
-        self.brackets: list[Weights] = []  # per sentence: (H, queries), the measure `brackets`
+        self.brackets: list[Weights] = []  # per sentence: the measure `brackets`, (H, queries)
 
     def add(self, weights_HQM: Weights, within_QM: NDArray[np.bool_] | None = None) -> None:
         """Add the weights of one sentence."""

@@ -1,7 +1,7 @@
 """Read a file of lines and columns, as spreadsheets, R, pandas and loggers write it.
 
-Cells stay text. An error names the line and the column. Comments are left out, and so is a column that only numbers the
-lines. Notes list what was left out.
+Cells stay text. An error names the line and the column. Comments, and a column that only numbers the lines, are left
+out. Notes list what was left out.
 """
 
 import csv

@@ -158,7 +158,7 @@ def _equal_numbers(runs: Sequence[ExternalRun]) -> tuple[ExternalRun, ...]:
 def _found(run: ExternalRun, row_by: str, seed_by: str, own: str) -> ExternalRun:
     """Return the run with its row, its seed, its scores, and its settings as values.
 
-    own: prefix of settings and metrics that the other program adds itself; these are dropped. "" if there are none.
+    own: prefix of settings and metrics that the other program adds itself, or "". Names with this prefix are dropped.
     """
     settings = {name: v for name, v in flat(run.settings).items() if not (own and name.startswith(own))}
     settings = {name: masked_value(v) for name, v in settings.items()}

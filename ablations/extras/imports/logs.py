@@ -90,7 +90,7 @@ def _part_of(place: Path, found: Mapping[Path, _Events]) -> tuple[Path, str, str
     """Return the folder of the run that a folder belongs to, a prefix for the names of its scalars, and a tag.
 
     Without a tag, a scalar gets the name PREFIX/TAG-OF-SCALAR. For a folder that add_scalars wrote, the tag is the main
-    tag in the call, and the prefix is the name of the curve. A folder that belongs to no other run is its own run.
+    tag in the call, and the prefix is the name of the curve. If a folder belongs to no other run, it is a run itself.
     """
     parent, name, events = place.parent, place.name, found[place]
     beside = [other for other in found if other.parent == parent]

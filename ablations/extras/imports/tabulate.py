@@ -36,7 +36,7 @@ MOST_RUNS = 20_000
 
 @dataclass(frozen=True, kw_only=True)
 class TabulateOptions:
-    """Options of the user for the table of a source. The program guesses an empty option."""
+    """Options of the user for the table of a source. The program guesses the value of an empty option."""
 
     rows: tuple[str, ...] = ()  # settings that distinguish rows
     seed: str = ""

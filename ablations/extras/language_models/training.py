@@ -28,8 +28,9 @@ from model.protocol import Network
 class WindowBatches:
     """The source of the trainer's batches (experiments/tasks/train_network.py: BatchSource).
 
-    share: rank of this process and number of processes that train together; each process gets a part of every batch.
     All windows have the same width, so few shapes occur.
+
+    share: (rank, number of ranks). Each rank gets its share of every batch.
     """
 
     def __init__(

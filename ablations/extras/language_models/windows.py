@@ -16,7 +16,7 @@ Windows = NDArray[np.int64]  # (B, 2): index of the first piece that is read, nu
 
 
 class WindowPlan:
-    """The windows of each batch. Every window occurs once per epoch. Each epoch has another order.
+    """The windows of each batch. Every window occurs once per epoch, in an order that differs between epochs.
 
     documents: the positions of EOS (encoding/sides.py). window: number of pieces that a window predicts. mix: whether
     windows continue into the next document. With mix, each epoch cuts the text at other positions. Without mix, each

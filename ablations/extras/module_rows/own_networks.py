@@ -32,7 +32,7 @@ class Stepping(Stand, Sublayer):
 
 
 class OfLayer(Stepping):
-    """The replacement of a layer, whose state is a list."""
+    """The replacement of a layer. In a search, the state of a layer is a list."""
 
     def start(self, inputs: Inputs, shape: CacheShape) -> Any:
         return []

@@ -1,7 +1,7 @@
 """The generated trees: a training set of any size, fixed dev and test sets, and trees with a parser's mistakes.
 
 The second row of the paper's Table 4 is also trained on about 17 million sentences that other parsers annotated, with
-mistakes. The generated counterpart is trees of the grammar with random mistakes. Imports no torch.
+mistakes. This module generates trees of a grammar with random mistakes instead. Imports no torch.
 """
 
 from collections.abc import Iterator

@@ -19,12 +19,12 @@ NO_TAG = "XX"  # tag of a word for which the output has no tag
 class Repairs:
     """Numbers of the repairs that turned an output into a tree."""
 
-    unclosed: int = 0  # brackets that are open at the end, or when an outer bracket is closed: closed at that place
-    unopened: int = 0  # closing symbols without an open bracket: left out
-    empty: int = 0  # brackets without a word: left out
-    missing_tags: int = 0  # words without a tag: they get XX, and are in the innermost open bracket or the last bracket
-    extra_tags: int = 0  # tags without a word: left out
-    unknown: int = 0  # symbols outside the vocabulary: left out
+    unclosed: int = 0  # brackets still open at the end, or when an outer bracket closes; they are closed there
+    unopened: int = 0  # closing symbols without an open bracket; they are removed
+    empty: int = 0  # brackets without a word; they are removed
+    missing_tags: int = 0  # words without a tag; they get XX and join the innermost open or the last bracket
+    extra_tags: int = 0  # tags without a word; they are removed
+    unknown: int = 0  # symbols outside the vocabulary; they are removed
 
     def __bool__(self) -> bool:
         return any(getattr(self, each.name) for each in fields(self))

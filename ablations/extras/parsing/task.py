@@ -41,7 +41,7 @@ class ParsingModel(ModelConfig):
 
 
 class ParsingTraining(TrainingConfig):
-    """Settings of training. Warm-up is base's.
+    """Settings of training. The warm-up is as long as that of base.
 
     The paper chose the learning rate on section 22 and does not print it. The default is that of tensor2tensor.
     """

@@ -1,6 +1,6 @@
 """A constituency tree as flat lists: words, tags, and labelled spans in the order in which they open. Imports no torch.
 
-(S (NP (DT the) (NN dog)) (VP (VBD slept))) has the words the dog slept, the tags DT NN VBD, and the brackets S 0–3,
+(S (NP (DT the) (NN dog)) (VP (VBD slept))) has the words "the dog slept", the tags DT NN VBD, and the brackets S 0–3,
 NP 0–2, VP 2–3.
 
 Flat lists need no recursion, so no depth of nesting can exhaust the stack. linear.py writes a tree as a line of symbols

@@ -19,7 +19,7 @@ from .selectors import ACTIONS, Line
 
 
 class Stand(nn.Module):
-    """A module that replaces another one. It returns its input, zeros, or outputs of the other in training batches."""
+    """A module that replaces another one. It returns its input, zeros, or former outputs of the replaced module."""
 
     value: Tensor | None
 
