@@ -82,7 +82,10 @@ def _around(config: ModelSettings) -> int:
 
 
 def _joining(config: ModelSettings) -> int:
-    """Return the number of weights of a fast-forward connection, or 0. Each position takes as many multiplications."""
+    """Return the number of weights of a fast-forward connection, or 0 for another connection.
+
+    The number of multiplications per position is the same.
+    """
     return 2 * config.d_model**2 if config.residual and config.residual_scale == "fast_forward" else 0
 
 
@@ -179,7 +182,7 @@ def sampling_flops(
     """Return the operations of the expected GLEU's gradient: `samples` outputs are drawn, then scored.
 
     Drawing costs a forward pass; scoring costs a forward and a backward pass. The source is encoded once for drawing
-    and once for scoring. A drawn output counts with the length of its reference, because its length is not known
+    and once for scoring. A drawn output is assumed to have the length of its reference, because its length is not known
     before training.
     """
     encoder = _layer_flops(config, source_length, target_length)["encoder"]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def sequential_operations(config: ModelConfig, side: Side, length: int) -> int:
-    """Return the number of sequential operations over positions. A recurrent layer has one for each position."""
+    """Return the number of sequential operations over `length` positions. A recurrent layer has one per position."""
     return sum(part.options.sequential(length) for layer in config.layers(side) for part in layer)
 
 

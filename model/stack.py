@@ -57,7 +57,10 @@ class Layer(nn.Module):
 
 
 class Stack(nn.Module):
-    """Positions and dropout, then the layers, then a norm if `norm` is "pre" or "sandwich"."""
+    """A stack of layers. Positions are added to its input, and dropout is applied, before the first layer.
+
+    If `norm` is "pre" or "sandwich", a norm follows the last layer.
+    """
 
     def __init__(self, config: ModelConfig, side: Side) -> None:
         super().__init__()

@@ -9,7 +9,7 @@ CHECKPOINTS = "last|best|average:[1-9][0-9]*"  # regular expression for the valu
 
 
 class EvaluationConfig(Changeable):
-    """Settings of decoding and scoring trained weights (section 6.1). They are part of eval_id and not of run_id."""
+    """Settings of decoding and scoring (section 6.1). These settings are part of eval_id, but not of run_id."""
 
     sets: Names = Field(("dev",), description='"dev" and names of test sets; "test" means all test sets')
     checkpoint: str = Field("last", pattern=f"^({CHECKPOINTS})$", description="last, best (on dev) or average:K")

@@ -1,4 +1,4 @@
-"""Network changes: settings by which extras change a network. Extension point `changes` (docs/extending.md).
+"""Network changes: settings by which extras change a network. The extension point is `changes` (docs/extending.md).
 
 A network change named NAME adds a setting NAME to built-in tasks and to users' functions. If a row sets `NAME = VALUE`,
 the network is changed before its training; the value is part of run_id. If a row sets `evaluation.NAME`, the trained
@@ -200,7 +200,7 @@ def recorded_settings(kind: type[Settings], values: Mapping[str, Any], trained: 
 
 
 def with_changes(kind: type[Settings]) -> type[Settings]:
-    """Return the type with the settings of the network changes added, also in its group `evaluation`.
+    """Return the type of settings extended by the settings of network changes, also in its group `evaluation`.
 
     A type that is not `Changeable` is returned unchanged.
     """

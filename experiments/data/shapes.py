@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from experiments.data.batching import BatchPlan, Indices
 
-# Maximum number of shapes, and so of graphs to compile or of sets of kernels to build. With 25,000 tokens per step in
+# Maximum number of shapes. Each shape needs a compiled graph or a set of kernels. With 25,000 tokens per step in
 # micro-batches of 4,096, padding in later epochs is 6.8 % for multi30k and 10.8 % for German news. With 4,096 tokens
 # per step in one micro-batch, padding is 8.2 % and 12.2 %. Without fixed shapes, it is 5.4 % and 5.1 %.
 MOST_SHAPES = 64

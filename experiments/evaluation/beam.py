@@ -6,10 +6,10 @@ coverage penalty if it is set. The K best of the other candidates continue.
 
 The search for a sentence ends in one of two cases:
 
- - No alive hypothesis can have a better score than the worst of the n best finished ones. While a hypothesis grows,
-   log P decreases and the length penalty increases. log P(best alive) / penalty(maximum length) is therefore an upper
-   bound for the score of every continuation, because the coverage penalty is at most 0. Stopping here does not change
-   the result. (tensor2tensor may stop earlier, before n hypotheses are finished.)
+ - No alive hypothesis can get a better score than the worst of the n best finished hypotheses. While a hypothesis
+   grows, log P decreases and the length penalty increases, and the coverage penalty is at most 0. Therefore
+   log P(best alive) / penalty(maximum length) is an upper bound for the score of every continuation. Stopping here does
+   not change the result. (tensor2tensor may stop earlier, before n hypotheses are finished.)
  - The sentence reaches its maximum length, which is source length + max_extra_length, with EOS counted in both. If no
    hypothesis is finished, the alive hypotheses are returned and marked as unfinished.
 

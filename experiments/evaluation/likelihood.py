@@ -83,7 +83,7 @@ def measure_likelihood(
 def _sentences(
     model: Network, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], device: Device
 ) -> tuple[Tensor, Tensor]:
-    """Return −log P of each target given its source in float64, and the number of its most probable tokens.
+    """Return −log P of each target given its source in float64, and the number of correctly predicted target tokens.
 
     EOS is included. Both results have the shape (B,).
     """
@@ -123,7 +123,7 @@ def piece_nll(model: Network, hidden_BTD: Tensor, output_BT: Tensor, real_BT: Te
 def _pack(sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], max_tokens: int) -> Iterator[list[int]]:
     """Yield batches of pairs with similar lengths, as lists of indices.
 
-    A batch has at most `max_tokens` positions on its longer side, padding counted. It has at least one pair.
+    A batch has at most `max_tokens` positions on its longer side, padding counted, unless it has only one pair.
     """
     length = [max(len(s), len(t)) + 1 for s, t in zip(sources, targets, strict=True)]
     batch: list[int] = []

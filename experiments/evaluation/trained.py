@@ -37,7 +37,7 @@ class Trained(NamedTuple):
     changes: Mapping[str, Any]  # facts about the network changes at evaluation
 
 
-_last: list[tuple[object, Trained]] = []  # cache of the last network, which the next part of an evaluation may need
+_last: list[tuple[object, Trained]] = []  # cache of the last network, because consecutive calls often need the same
 
 
 def open_trained(
@@ -54,7 +54,7 @@ def open_trained(
 
     trainings: the folder of the attempt that trained the network; for an ensemble, one folder per member. All members
         have the same tokenizers.
-    batches: the batches of the training. Network changes at evaluation may need them.
+    batches: function that returns the first batches of the training. Network changes at evaluation may need them.
     """
     settings, every = evaluation.settings, kept_checkpoints.spacing_of(evaluation.settings)
     choice, precision = settings["checkpoint"], settings["precision"]

@@ -1,4 +1,4 @@
-"""Save and load checkpoints, from which training continues exactly, and the final weights.
+"""Save and load the final weights, and checkpoints from which a training resumes exactly.
 
     <attempt>/checkpoints/step-00000400/   model.safetensors, optimizer.safetensors, meta.json
     <attempt>/final/                       model.safetensors, meta.json
@@ -38,7 +38,7 @@ class Checkpoint:
 
     @property
     def step(self) -> int:
-        """The number of optimizer updates that the weights have had."""
+        """The number of optimizer updates before the checkpoint was saved."""
         return int(self.meta["step"])
 
     def weights(self) -> dict[str, Tensor]:

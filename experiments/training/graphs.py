@@ -28,7 +28,7 @@ TOLERANCE = 0.01
 Inputs = Sequence[Any]  # tensors on the device, or None
 Gradients = Sequence[Tensor | None]  # gradients of the parameters, in their order
 Shape = tuple[tuple[int, ...] | None, ...]
-Pass = Callable[[Inputs], tuple[Tensor, Gradients]]  # a captured pass; the next one overwrites its results
+Pass = Callable[[Inputs], tuple[Tensor, Gradients]]  # replays a captured pass; the next replay overwrites the results
 
 
 class Recorder(Protocol):

@@ -1,7 +1,7 @@
 """Label-smoothed cross-entropy (section 5.4) over the real target tokens, and the training objective.
 
-Shapes: B batch, S source, T target, N real target tokens, C tokens of a chunk, D d_model, W vocabulary. W counts the
-rows of the output matrix: the first `vocab_size` rows are pieces, the others are padding.
+Shapes: B batch, S source, T target, N real target tokens, C tokens of a chunk, D d_model, W rows of the output matrix.
+The first V = `vocab_size` rows belong to word pieces, and the other rows are padding.
 
 The target distribution is that of tensor2tensor and fairseq: 1 − ε for the correct piece y and ε/(V−1) for each of the
 V−1 other pieces. (torch's `cross_entropy(label_smoothing=)` gives ε/V to every piece.) With the logits z and
@@ -269,7 +269,7 @@ class Objective(nn.Module):
     """The training objective: (Σ loss, Σ nll) over the real target tokens of a micro-batch.
 
     It is one module with one forward call, so that DDP can wrap it. Auxiliary losses of layers
-    (model/layers/contract.py) are added to the loss of every token.
+    (model/layers/auxiliary_losses.py) are added to the loss of every token.
     """
 
     def __init__(self, model: Network, settings: TrainingConfig) -> None:

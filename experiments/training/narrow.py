@@ -20,8 +20,8 @@ class NarrowWeights:
     """bf16 copies of the trained weights and biases of attention and feed-forward networks.
 
     Call `refresh` once per step. For each micro-batch, run the forward pass in the context `used`, and call `collect`
-    after the backward pass. Autocast still casts other weights. This does not work with DDP, which waits for gradients
-    of the original weights.
+    after the backward pass. Autocast still casts other weights. NarrowWeights cannot be used with DDP, which waits for
+    gradients of the original weights.
     """
 
     def __init__(self, model: nn.Module) -> None:

@@ -10,7 +10,10 @@ from experiments.device import Device
 
 
 class Saver:
-    """A thread that writes one checkpoint at a time. If a save fails, the next `start`, `check` or `wait` raises."""
+    """A thread that writes one checkpoint at a time.
+
+    If a save fails, the next call of `start`, `check` or `wait` raises the error.
+    """
 
     def __init__(self, device: Device) -> None:
         self._device = device

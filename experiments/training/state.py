@@ -51,7 +51,7 @@ EXACT = (*PINNED, "device", "devices", "deterministic", "compiled", "optimizer",
 # Values that the task pins before the training, and that must be equal too: how the batch of a step is divided and
 # padded, and the number of threads.
 EXACT_PINNED = ("micro_batch_tokens", "shapes", "training_threads")
-STATE = "optimizer/"  # prefix of optimizer tensors stored beside weights
+STATE = "optimizer/"  # prefix of the names of optimizer tensors, which are copied together with the weights
 
 
 class Training:
@@ -288,7 +288,7 @@ class Training:
         return bool(better)
 
     def follow_plateau(self) -> None:
-        """Halve the learning rate if dev has not improved for `plateau_patience` measurements.
+        """Update the state of the schedule plateau, which halves the learning rate if dev does not improve.
 
         All ranks use the measurement of rank 0.
         """
@@ -350,7 +350,7 @@ class Training:
 
 
 def _check_finite(weights: Mapping[str, Tensor], step: int) -> None:
-    """Raise Diverged if weights are not finite. The loss of a step does not yet show the effect of its update."""
+    """Raise Diverged if weights are not finite. The loss of a step does not show this: it precedes the update."""
     for name, tensor in weights.items():
         value = tensor.sum().item()
         if tensor.is_floating_point() and not math.isfinite(value) and not bool(tensor.isfinite().all()):

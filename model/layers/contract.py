@@ -20,7 +20,7 @@ class Inputs(NamedTuple):
     """
 
     causal: bool  # position t may depend only on positions 0 … t
-    keep_BT: Tensor | None = None  # False at padding; None if there is no padding or if causality hides it
+    keep_BT: Tensor | None = None  # False at padding; None if there is no padding or if the causal mask hides it
     bias_B11T: Tensor | None = None
     memory_BMD: Tensor | None = None  # the encoder's output; None in the encoder and in a language model
     memory_keep_BM: Tensor | None = None
@@ -58,7 +58,8 @@ class StepContext(NamedTuple):
     parents_R: Tensor | None  # row at time − 1 that each beam continues; None for a single beam and at time 0
     bias_B1KM: Tensor | None  # bias over the (time, beam) slots so far, M = (time + 1)·K; None if no slot is blocked
     inputs: Inputs  # the inputs of all sentences of the search
-    # Each sub-layer that attends to the source appends the mean over its heads. None if the search needs no weights.
+    # Each sub-layer that attends to the source appends the mean of its heads' attention weights. None if the search
+    # needs no attention weights.
     weights_LBKM: list[Tensor] | None = None
 
 

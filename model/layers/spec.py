@@ -38,18 +38,18 @@ class Spec(StrictModel):
     """Base class of the kinds of sub-layer. The fields of a subclass are the options of one sub-layer in a line.
 
     In a line, the brackets after a kind contain options and settings. The settings are those in `reads` and, unless
-    `bare` is True, config.AROUND. A value in brackets replaces the setting for this sub-layer only.
+    `bare` is True, those in model.config.AROUND. A value in brackets replaces the setting for this sub-layer only.
     """
 
     computation: ClassVar[str] = ""  # module:class of the computation, which is built with (config, options)
     reads: ClassVar[tuple[str, ...]] = ()  # settings of ModelSettings that the sub-layer reads, besides d_model
     sides: ClassVar[tuple[Side, ...]] = ("encoder", "decoder")
-    reads_memory: ClassVar[bool] = False  # whether it reads the encoder's output
-    joins_widths: ClassVar[bool] = False  # whether its input and the encoder's output may have different widths
-    reads_distances: ClassVar[bool] = False  # whether position encodings inside attention apply to it
-    attends: ClassVar[bool] = False  # whether it reports its weights over the source (StepContext.weights_LBKM)
-    compiles: ClassVar[bool] = True  # whether torch.compile can compile it to one graph
-    bare: ClassVar[bool] = False  # whether it has no dropout, norm or residual connection
+    reads_memory: ClassVar[bool] = False  # whether the sub-layer reads the encoder's output
+    joins_widths: ClassVar[bool] = False  # whether the input and the encoder's output may have different widths
+    reads_distances: ClassVar[bool] = False  # whether the sub-layer uses position encodings inside attention
+    attends: ClassVar[bool] = False  # whether `step` appends attention weights to StepContext.weights_LBKM
+    compiles: ClassVar[bool] = True  # whether torch.compile can compile the sub-layer to one graph
+    bare: ClassVar[bool] = False  # whether the sub-layer has no dropout, norm or residual connection
 
     # The program sets these two fields; they are not options. side: the stack that contains the sub-layer. other_width:
     # width of the encoder's output, or of the input of a projection (0 means d_model).

@@ -18,7 +18,7 @@ class Distances(nn.Module):
     """Attention without position information, and the base class of the classes that add it."""
 
     reads_distance = False  # whether `bias`, `keys` or `values` depend on distances
-    fused = True  # whether torch's attention kernels can be used: `keys` and `values` must return None
+    fused = True  # whether torch's attention kernels can be used, which requires that `keys` and `values` return None
 
     def __init__(self, config: ModelSettings) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class Relative(Distances):
     """A trained vector per distance, clipped to k, in keys and values (Shaw 2018, arXiv 1803.02155, section 3.2).
 
     a_ij = w_clip(j − i, −k, k). Each layer has one table for all heads. The paper specifies no initialisation; this
-    class uses Glorot-uniform, like the other matrices.
+    class uses the Glorot uniform distribution, as for the other matrices.
     """
 
     reads_distance = True

@@ -15,8 +15,8 @@ class Embedding(nn.Module):
     """A matrix with one vector per word piece. A look-up multiplies the vectors by `scale` (default: √width).
 
     Rows beyond `vocab_size` pad the matrix to a multiple of ROW_MULTIPLE. These rows are zero and are never looked up.
-    `logits` leaves out their logits, so they get no gradient. With fixnorm, vectors have length 1 in the look-up and in
-    the softmax (Nguyen & Chiang 2018; Nguyen & Salazar 2019, arXiv 1910.05895, section 2.3).
+    `logits` leaves out the logits of these rows, so the rows get no gradient. With fixnorm, vectors have length 1 in
+    the look-up and in the softmax (Nguyen & Chiang 2018; Nguyen & Salazar 2019, arXiv 1910.05895, section 2.3).
     """
 
     def __init__(self, vocab_size: int, width: int, scale: float | None = None, *, fixnorm: bool = False) -> None:

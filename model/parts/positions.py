@@ -10,7 +10,7 @@ from model.settings import ModelSettings
 
 
 def sinusoids(length: int, d_model: int) -> Tensor:
-    """Return PE(pos, 2i) = sin(pos / 10000^(2i / d_model)), PE(pos, 2i+1) = cos(the same), as (length, D) in fp32.
+    """Return PE(pos, 2i) = sin(a), PE(pos, 2i+1) = cos(a) with a = pos / 10000^(2i / d_model), (length, D) in fp32.
 
     The angles are computed in fp64, because fp32 angles of late positions are wrong in the third digit. tensor2tensor
     puts all sines before all cosines and divides by d_model/2 − 1. Its columns are almost a permutation of the columns

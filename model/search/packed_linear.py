@@ -23,7 +23,10 @@ PACK_BESIDE_FROM, MANY_ROWS = 2**15, 160
 
 
 class PackedLinear:
-    """x Wᵀ + b, optionally with a ReLU. Weights are converted to `dtype`, except small weights to bf16 on a CPU."""
+    """The function x Wᵀ + b, optionally with a ReLU.
+
+    The weights are converted to `dtype`. On a CPU, small matrices are not converted to bf16.
+    """
 
     def __init__(self, weight_FD: Tensor, bias_F: Tensor | None, dtype: torch.dtype, *, relu: bool = False) -> None:
         on_cpu = weight_FD.device.type == "cpu"

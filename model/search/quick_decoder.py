@@ -5,7 +5,7 @@ scale of q is folded into its weights, one product computes q, k and v, batched 
 one dimension, and matrices are packed. There is no dropout, because a search never trains.
 
 Shapes: B sentences, K beams, R = B·K rows, H heads, N = B·H, M memory positions (source, or time × beam), D d_model,
-n d_k for queries and keys, and d_v for values.
+n the width per head (d_k for queries and keys, d_v for values).
 """
 
 import threading
@@ -69,7 +69,7 @@ class DecoderState:
         self.__post_init__()
 
     def attention(self) -> Tensor:
-        """Raise NotImplementedError. A search that needs attention weights uses the slower form (stepwise.py)."""
+        """Raise NotImplementedError. A search that needs attention weights uses the slower search of stepwise.py."""
         raise NotImplementedError
 
     def decode_step(self, tokens_BK: Tensor, visible_BKTK: Tensor | None) -> Tensor:
@@ -219,7 +219,7 @@ def _linear(linear: nn.Linear, dtype: torch.dtype, *, relu: bool = False) -> Pac
 
 
 def _query_key_value(attention: SelfAttention, config: ModelConfig, dtype: torch.dtype) -> PackedLinear:
-    """Return the projection to q, k and v. Its rows are reordered: not head by head, but all q, all k, then all v."""
+    """Return the projection to q, k and v. Its rows are reordered: all rows of q, then all of k, then all of v."""
     weight, bias = attention.qkv.weight, attention.qkv.bias
     parts = [config.d_k, config.d_k, config.d_v]
     q, k, v = torch.split(weight.view(config.num_heads, sum(parts), -1), parts, dim=1)

@@ -118,7 +118,7 @@ class Corpus(ABC):
 def select_sets(corpus: Corpus, names: Sequence[str]) -> tuple[str, ...]:
     """Return the sets that `evaluation.sets` names, each once, in the given order. "test" means all test sets.
 
-    Raises UserError for an unknown name, with similar names.
+    Raises UserError for an unknown name. The message suggests similar names.
     """
     chosen: list[str] = []
     for name in names:

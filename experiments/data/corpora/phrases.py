@@ -29,7 +29,7 @@ class Phrase(NamedTuple):
         return self.gender == "p"
 
     def extended(self, en: str, de: str) -> "Phrase":
-        """Return the phrase with an addition in every case: a relative clause, a place or a possessor."""
+        """Return the phrase followed by other words, such as a relative clause, in English and in all German cases."""
         nominative, accusative, dative, genitive = (f"{form} {de}" for form in self.de)
         return self._replace(
             en=f"{self.en} {en}",
@@ -137,7 +137,7 @@ def noun_phrase(
 
 
 def name_phrase(en: str, de: str, gender: str, de_oblique: str = "") -> Phrase:
-    """Return the phrase for a person's name. Only "Herr" has another form outside the nominative: `de_oblique`."""
+    """Return the phrase for a person's name. de_oblique: the German form outside the nominative, if it differs."""
     oblique = de_oblique or de
     return Phrase(en, en, (de, oblique, oblique, oblique), gender, _EN_NAMED[gender], "h")
 

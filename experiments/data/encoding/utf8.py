@@ -1,4 +1,4 @@
-"""Bytes of UTF-8 as pieces, which need no training and can encode any text.
+"""Encode text as bytes of UTF-8. This needs no training and works for any text.
 
 The vocabulary has four special symbols, then the 256 bytes: byte b is piece 4 + b. SentencePiece's byte fallback is
 not used, because it writes a space as "▁", which has three bytes.

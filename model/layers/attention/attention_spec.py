@@ -1,4 +1,4 @@
-"""Options and cost of multi-head attention (section 3.2): self-attention and cross-attention. No torch.
+"""Options and cost of multi-head attention (section 3.2): self-attention and cross-attention. Imports no torch.
 
 Symbols in formulas: T queries, M keys and values, D d_model, h num_heads, g kv_heads, r window.
 """
@@ -95,7 +95,7 @@ class AttentionSpec(Spec):
         bilinear = queries * config.d_k if config.compatibility == "bilinear" else 0
         of_queries = config.d_model * (queries + heads + gate) + bilinear
         products = length * of_queries + memory * config.d_model * keys_values + (queries + heads) * pairs
-        # The forward pass stores q, k, v, the heads' outputs and the attention weights. It stores k and v for h heads.
+        # The forward pass stores q, k, v, the heads' outputs and the attention weights. It repeats k and v for h heads.
         kept = (length + stored) * (queries + heads) + config.num_heads * pairs
         if config.compatibility == "additive":  # stores the tanh of each pair instead of q and k
             kept = kept + queries * pairs - (length + stored) * queries
@@ -104,7 +104,7 @@ class AttentionSpec(Spec):
         if config.qk_norm:  # also stores q, k and v before the norms, and q and k before the norms' weights
             normed = length * config.num_heads + memory * (config.kv_heads or config.num_heads)
             kept = kept + length * queries + memory * keys_values + normed * (config.d_k + 1)
-        kept = kept + 2 * length * gate  # the gate, and the heads' outputs before it
+        kept = kept + 2 * length * gate  # the gate, and the heads' outputs before the gate
         return Cost(self._params(config), 2 * products, kept)
 
 

@@ -12,8 +12,8 @@ from model.settings import ModelSettings
 class Average(Sublayer):
     """g_t = FFN(1/t Σ_{k ≤ t} y_k), then a gating layer: i_t ⊙ y_t + f_t ⊙ g_t with i_t, f_t = σ(W [y_t; g_t]).
 
-    The source is Zhang et al. 2018, "Accelerating Neural Transformer via an Average Attention Network" (ACL P18-1166),
-    section 3.1. A search stores one sum per beam.
+    y_t is the input at position t. The source is Zhang et al. 2018, "Accelerating Neural Transformer via an Average
+    Attention Network" (ACL P18-1166), section 3.1. A search stores one sum per beam.
     """
 
     def __init__(self, config: ModelSettings, options: AverageSpec) -> None:

@@ -1,4 +1,4 @@
-"""Options and cost of average attention. No torch."""
+"""Options and cost of average attention. Imports no torch."""
 
 import math
 from typing import ClassVar

@@ -119,7 +119,7 @@ class SelfAttention(Attention):
     The rows of `qkv` are ordered by head: q, k and v of the first head, then of the second. If there are fewer heads of
     keys and values, each of them is preceded by all heads of queries that share it. With `window` r, a position attends
     to r // 2 positions on either side (section 4: "a neighborhood of size r"). Long sequences are then computed in
-    blocks, O(r·n) (attention_spec.blocked).
+    blocks, which takes O(r·T) products instead of O(T²) (attention_spec.blocked).
     """
 
     attends_to = "itself"
@@ -201,7 +201,7 @@ class SelfAttention(Attention):
         return self._by_distance(inputs.bias_B11T, inputs.causal, time_T - time_T.unsqueeze(1), x_BTD.dtype)
 
     def _by_distance(self, bias: Tensor | None, causal: bool, distance_QM: Tensor, dtype: torch.dtype) -> AttentionMask:
-        """Add position biases to `bias`, and hide the positions outside the window and, if causal, later ones."""
+        """Add position biases to `bias`. Hide positions outside the window, and later positions if `causal`."""
         added = self.distances.bias(distance_QM, causal)
         hidden_QM = distance_QM > 0 if causal else None
         if self.reach is not None:

@@ -1,4 +1,4 @@
-"""Options and cost of a convolution over positions, a layer type of Table 1. No torch."""
+"""Options and cost of a convolution over positions, a layer type of Table 1. Imports no torch."""
 
 import math
 from typing import ClassVar

@@ -78,7 +78,7 @@ class NeuralGPU(Sublayer):
         return d_RLD[:, now.time]
 
     def _memory(self, inputs: Inputs, steps: int) -> Tensor:
-        """Return d_0 (B, L, D): the encoder's output at all places that can influence an output of `steps` steps."""
+        """Return d_0 (B, L, D): the encoder's output at all places that influence an output within `steps` steps."""
         memory_BSD = inputs.memory_BMD
         assert memory_BSD is not None
         if inputs.memory_keep_BM is not None:

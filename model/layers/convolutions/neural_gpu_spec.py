@@ -1,4 +1,4 @@
-"""Options and cost of the Extended Neural GPU, which applies a gated convolution repeatedly. No torch."""
+"""Options and cost of the Extended Neural GPU, which applies a gated convolution repeatedly. Imports no torch."""
 
 import math
 from typing import ClassVar

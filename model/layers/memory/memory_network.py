@@ -3,8 +3,8 @@
 The source is Sukhbaatar et al. 2015, "End-To-End Memory Networks" (arXiv 1503.08895), section 2. The query is
 u^1 = B x. Each output e_i of the encoder gives the memories m_i = A e_i and c_i = C e_i. Each hop k computes
 p = softmax(u^k · m_i), o^k = Σ p_i c_i and, with layer-wise weights (section 2.2), u^{k+1} = H u^k + o^k. A, C and H
-are the same in all hops. The encoder's positions replace the temporal encoding of the paper (section 4.1), and the
-network's softmax replaces W.
+are the same in all hops. The encoder's positions replace the temporal encoding of the paper (section 4.1). The softmax
+of the network replaces the output matrix W of the paper.
 
 Shapes: B sentences, T positions, S source, Q queries, R rows of a search, D d_model.
 """

@@ -1,4 +1,4 @@
-"""Options and cost of an end-to-end memory network, which replaces cross-attention. No torch."""
+"""Options and cost of an end-to-end memory network, which replaces cross-attention. Imports no torch."""
 
 from typing import ClassVar
 

@@ -1,4 +1,4 @@
-"""Options and cost of sub-layers that read one position of the encoder's output and replace attention. No torch."""
+"""Options and cost of the sub-layers that read one position of the encoder's output. Imports no torch."""
 
 from typing import ClassVar
 

@@ -30,8 +30,8 @@ class Experts(Sublayer):
     6 and 7). `load` is the weight of the same loss for their expected numbers of positions (equations 8 to 11). Both
     losses are computed over the positions of one forward pass, which includes padding at the end of targets.
 
-    In training with a capacity c, an expert computes at most c·N·A / E positions: of the positions that chose it, the
-    first ones in the batch. It adds nothing to the output of the others.
+    In training with a capacity c, an expert computes at most c·N·A / E of the positions that chose it, the first ones
+    in the batch. It adds nothing to the output of the other positions.
     """
 
     def __init__(self, config: ModelSettings, options: ExpertsSpec) -> None:
@@ -52,7 +52,7 @@ class Experts(Sublayer):
         """Compute whole sequences: (B, T, D) → (B, T, D). The output at masked padding is zero."""
         if inputs.keep_BT is None:
             return self._mixed(x_BTD.flatten(0, 1), inputs).view_as(x_BTD)
-        where = inputs.keep_BT.nonzero(as_tuple=True)  # called once, because it synchronises with a GPU
+        where = inputs.keep_BT.nonzero(as_tuple=True)  # called only once, because nonzero waits for the GPU
         output_ND = self._mixed(x_BTD[where], inputs)
         return output_ND.new_zeros(x_BTD.shape).index_put(where, output_ND)
 

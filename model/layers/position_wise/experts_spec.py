@@ -1,4 +1,4 @@
-"""Options and cost of a mixture of experts. No torch."""
+"""Options and cost of a mixture of experts. Imports no torch."""
 
 from typing import ClassVar, Literal
 
@@ -10,7 +10,7 @@ from model.settings import ModelSettings, Side
 
 
 class ExpertsSpec(FeedForwardSpec):
-    """Several feed-forward networks instead of one. Each position uses only some of them."""
+    """Options and cost of several feed-forward networks in parallel. Each position uses only some of them."""
 
     computation: ClassVar[str] = "model.layers.position_wise.experts:Experts"
     compiles: ClassVar[bool] = False  # the number of positions per expert depends on the data
@@ -23,7 +23,7 @@ class ExpertsSpec(FeedForwardSpec):
     capacity: float | None = Field(None, gt=0)  # positions per expert in training, as a multiple of an equal share
 
     def check(self, config: ModelSettings, side: Side) -> None:
-        """Raise ValueError for active > count, and for a load loss without noise or without idle experts."""
+        """Raise ValueError for active > count, and for a `load` loss without noise or with active = count."""
         super().check(config, side)
         if self.active > self.count:
             raise ValueError(f"active={self.active} of count={self.count} experts: active may be at most count")

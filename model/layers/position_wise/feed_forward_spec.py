@@ -1,4 +1,4 @@
-"""Options and cost of the position-wise feed-forward network (section 3.3). No torch."""
+"""Options and cost of the position-wise feed-forward network (section 3.3). Imports no torch."""
 
 from typing import ClassVar
 

@@ -1,4 +1,4 @@
-"""Options and cost of a projection to another width. No torch."""
+"""Options and cost of a projection to another width. Imports no torch."""
 
 from typing import Any, ClassVar
 

@@ -1,4 +1,4 @@
-"""Options and cost of an LSTM with attention and input feeding. No torch."""
+"""Options and cost of an LSTM with attention and input feeding. Imports no torch."""
 
 from typing import ClassVar
 

@@ -1,4 +1,4 @@
-"""Options and cost of an LSTM with a low-rank matrix for its gates. No torch."""
+"""Options and cost of an LSTM with a low-rank matrix for its gates. Imports no torch."""
 
 from typing import ClassVar
 

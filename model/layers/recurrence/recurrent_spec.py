@@ -1,4 +1,4 @@
-"""Options and cost of the recurrent sub-layers rnn, gru and lstm (layer type "Recurrent" of Table 1). No torch."""
+"""Options and cost of the sub-layers rnn, gru and lstm (layer type "Recurrent" of Table 1). Imports no torch."""
 
 import math
 from typing import ClassVar

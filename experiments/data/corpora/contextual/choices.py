@@ -34,7 +34,7 @@ class Relative:
     """A relative clause. The antecedent is its subject (a person) or its object (a person or thing)."""
 
     verb: EnglishVerb
-    other: NounPhrase  # the object of the clause if it is active, else the subject
+    other: NounPhrase  # the object of the clause if `active`, else the subject
     tense: str
     active: bool  # whether the antecedent is the subject of the relative clause
 
