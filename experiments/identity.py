@@ -8,9 +8,9 @@ The defaults of built-in tasks are frozen. The defaults of a user's trainer may 
 run are therefore recorded. If the record of a run_id differs from the requested settings, the requested run is another
 run, and its run_id also includes a digest of the changed defaults (store/run_names.py).
 
-An ensemble trains nothing. It reads finished runs, which are its members. The inputs of an ensemble include the run_ids
-of its members. A branch begins with the state of another run, its parent run, after a step of that run. The inputs of a
-branch include the run_id of its parent run and this step.
+An ensemble trains nothing. An ensemble reads finished runs, which are its members. The inputs of an ensemble include
+the run_ids of its members. A branch begins with the state of another run, its parent run, after a step of that run. The
+inputs of a branch include the run_id of its parent run and this step.
 
 Settings on which the trained weights do not depend are not part of run_id (config/run_config.py: NOT_IN_RUN_ID).
 

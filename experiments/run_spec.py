@@ -33,7 +33,7 @@ class EvaluationSpec:
     settings: all evaluation settings.
     inputs: digests of the evaluated set.
     promised: the metrics of a user's trainer that the study prints, such as "dev.accuracy", or "accuracy" if the study
-        prints only one set. They are not part of eval_id, so another metric does not require another evaluation.
+        prints only one set. The metrics are not part of eval_id, so another metric does not require another evaluation.
     eval_id: the identity; "" until `named` has set it.
     """
 

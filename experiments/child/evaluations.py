@@ -1,9 +1,9 @@
 """Evaluate the weights of a run. An evaluation consists of parts: likelihood, decode and score.
 
 The identity of a part is a hash of the run, the evaluated set and the settings that the part reads. The store may have
-a part with the same identity that the present code made from the same weights. In this case the stored part is copied
-and not computed again. For example, a row with another beam size reuses the perplexity, and an evaluation with another
-metric reuses the translations.
+a part with the same identity that the present code made from the same weights. In this case, the child copies the
+stored part and does not compute it again. For example, a row with another beam size reuses the perplexity, and an
+evaluation with another metric reuses the translations.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""The child process. It makes one attempt at one run: it trains and evaluates, and reports by events.
+"""The child process. The child makes one attempt at one run: it trains, evaluates, and reports its progress as events.
 
     python -m experiments.child.run [--alone] SPEC
 
@@ -119,8 +119,8 @@ def main(spec_path: Path, rank: int = 0, port: int = 0, *, alone: bool = False) 
 def _watched(attempt: AttemptSpec, folder: Path) -> AbstractContextManager[None]:
     """Return a context in which the imports of a user's trainer are recorded.
 
-    The context does nothing for built-in tasks. It also does nothing for a row that changes code, because the task of
-    such a row records the imports itself (experiments/tasks/own/run_code.py: own_code).
+    The context does nothing for built-in tasks. The context also does nothing for a row that changes code, because the
+    task of such a row records the imports itself (experiments/tasks/own/run_code.py: own_code).
     """
     run = attempt.spec
     if not trains_apart(run.task) or run.trainer.tree:

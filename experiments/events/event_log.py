@@ -146,7 +146,7 @@ def _without_waiting(path: str, flags: int) -> int:
 
 
 def last_event(folder: Path, having: str = "kind") -> dict[str, Any] | None:
-    """Return the last readable event that has the field `having`, or None. This reads the file from its end."""
+    """Return the last readable event that has the field `having`, or None. The function reads the file from its end."""
     try:
         with open(folder / FILE, "rb", opener=_without_waiting) as file:
             size, window = file.seek(0, os.SEEK_END), LAST_BYTES
@@ -202,7 +202,7 @@ def content_of(folder: Path) -> str:
 
 @functools.cache
 def _damaged(folder: Path, _content: str) -> int:
-    """Return the number of damaged lines. It is cached by fingerprint, since `status --watch` needs it repeatedly."""
+    """Return the number of damaged lines, cached by fingerprint because `status --watch` needs it repeatedly."""
     tail = Tail(folder)
     for _ in tail.read():
         pass

@@ -141,7 +141,7 @@ def identity(store: Store, folder: Path | None = None) -> Redaction:
 def _known_paths(store: Store, folder: Path | None) -> tuple[tuple[str, str], ...]:
     """Return known paths with their replacements, longest first, since one may contain another.
 
-    They are needed because `_PATH` does not match paths with spaces.
+    This list is needed because `_PATH` does not match paths with spaces.
     """
     named = {store.root: "STORE", store.state_dir: "STATE", Path.cwd(): "FOLDER", Path.home(): "HOME"}
     named |= {Path(sys.prefix): "PYTHON"} | ({folder: "STUDY"} if folder else {})

@@ -6,8 +6,8 @@ the command has ended, or when its pipe to this process closes. The kernel close
 any reason.
 
 The keeper is a fork of this process and not a new program, because starting another interpreter would take longer than
-all its work. It does no computation and imports nothing, so it never waits for a lock that a thread of this process
-held at the fork.
+all its work. The keeper does no computation and imports nothing, so it never waits for a lock that a thread of this
+process held at the fork.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""Kill the processes that an attempt left behind. They have the attempt's mark among their environment variables.
+"""Kill the processes that an attempt left behind. Their environment variables contain the attempt's mark.
 
 The keeper (keeper.py) ends all processes below a command. A process that killed its keeper, or escaped it in another
 way, still has the environment with which it was started. A process that cleared its environment is not found.

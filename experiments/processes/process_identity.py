@@ -57,7 +57,7 @@ def descendants() -> list[int]:
 def _children(pid: int) -> list[int]:
     """Return the ids of a process's children.
 
-    They come from the kernel's list, or from /proc if the kernel has no such list (CONFIG_PROC_CHILDREN).
+    The function reads the kernel's list, or /proc if the kernel has no such list (CONFIG_PROC_CHILDREN).
     """
     if Path(CHILDREN.format(os.getpid(), os.getpid())).exists():
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):

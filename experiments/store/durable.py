@@ -205,8 +205,8 @@ def fsync_folder(folder: Path) -> None:
 def regular_files(folder: Path) -> Iterator[Path]:
     """Yield the regular files below a folder.
 
-    A trainer's folder may contain other entries: links, pipes (which may block), sockets, devices. They are left out,
-    and so is the content of unreadable folders.
+    A trainer's folder may contain other entries: links, pipes (which may block), sockets, devices. These entries are
+    left out, and so is the content of unreadable folders.
     """
     for place, _, names in os.walk(folder):
         paths = (Path(place, name) for name in sorted(names))

@@ -228,7 +228,7 @@ ROWS = "rows.json"
 class TableRow:
     """A table row to which a run belongs.
 
-    It contains the evaluations and settings of this row only, and not those of other rows that share the run.
+    A TableRow contains only the evaluations and settings of this row, and not those of other rows that share the run.
     """
 
     member: Member

@@ -124,7 +124,7 @@ def tried(found: Sequence[Entry], study: str) -> dict[tuple[str, str], set[tuple
 
 
 def rows_with_results(found: Sequence[Entry], study: str) -> list[set[tuple[str, ...]]]:
-    """Return the rows of a study that were requested and for which an attempt finished, each row once.
+    """Return the requested rows of a study for which at least one attempt has finished, each row once.
 
     A row is the set of its evaluations, as pairs of run_id and eval_id. A run without evaluations is represented by its
     run_id alone. Requests that share an evaluation count as the same row, even if the study was edited between them.

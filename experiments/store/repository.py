@@ -1,8 +1,8 @@
 """Read the user's git repository without executing or changing anything in it.
 
-This program creates two temporary folders that git accepts as repositories. They contain links to the refs of the
-user's repository, and name its objects as alternates. git runs only on these two folders, so neither the configuration
-of the repository nor that of the user has an effect. No filter, textconv, external diff, fsmonitor, hook, gpg program
+This program creates two temporary folders that git accepts as repositories. These folders contain links to the refs of
+the user's repository, and name its objects as alternates. git runs only on these two folders, so it does not read the
+configuration files of the repository or of the user. No filter, textconv, external diff, fsmonitor, hook, gpg program
 or alias runs, and a repository of another user needs no `safe.directory`. Nothing in the repository or its working copy
 is written.
 
@@ -11,8 +11,8 @@ is written.
 - In the folder `trees`, git computes trees byte by byte. Attributes that would change or omit files have no effect
   there.
 
-If a file has a git filter and its content differs from the last commit, `unread` lists the file, because only the
-filter could show whether the file has changed. This module does not import torch.
+If a file has a git filter and its content differs from the last commit, only the filter could show whether the file has
+changed. `unread` lists such files. This module does not import torch.
 """
 
 import atexit
@@ -208,7 +208,8 @@ class Repository:
     def entries(self, before: str, tree: str) -> list[tuple[str, str, str]]:
         """Return (path, mode, object) of each path that differs between two trees.
 
-        The mode and the object are those of the second tree. They are zeros if the second tree lacks the path.
+        The mode and the object are those of the second tree. If the second tree lacks the path, mode and object are
+        zeros.
         """
         parts = _split(self.git("diff-tree", "-r", "-z", "--raw", "--no-renames", before, tree))
         about = [words.split(" ") for words in parts[::2]]
@@ -434,7 +435,7 @@ def _remove(scratch: Path, process: int) -> None:
 
 
 def _quoted(path: str) -> bytes:
-    """Return a path in the form in which git reads it from a line."""
+    """Return a path as git expects it in a line of its input, quoted if necessary."""
     if path.startswith('"') or "\n" in path or "\\" in path:
         path = '"' + path.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
     return os.fsencode(path)

@@ -1,8 +1,8 @@
 """Decide which checkpoints a run keeps, find the files that may be deleted, and move removed runs to another folder.
 
-Studies that share a run may need different checkpoints, for example its last 5 checkpoints for an average, or the best
-of the checkpoints that were evaluated every 500 steps. The run is trained once and keeps the checkpoints for all
-studies. So these demands are not part of its run_id. This module does not import torch.
+Studies that share a run may need different checkpoints. For example, one study averages the last 5 checkpoints, and
+another one evaluates a checkpoint every 500 steps and takes the best. The run is trained once and keeps the checkpoints
+for all studies. Therefore, these demands are not part of its run_id. This module does not import torch.
 """
 
 from collections.abc import Iterable, Iterator
@@ -89,8 +89,8 @@ def removable(store: Store, busy: Iterable[str] = ()) -> Iterator[Removable]:
     """Yield the folders that no table reads.
 
     Configurations, events, logs, results, evaluations and the final weights are always kept. After the checkpoints of a
-    run are removed, the run can no longer be evaluated with an average of checkpoints or with the best checkpoint, and
-    it can no longer be continued with more steps.
+    run are removed, an evaluation can no longer use an average of checkpoints or the best checkpoint. Also, the run can
+    no longer be continued with more steps.
 
     busy: run_ids of waiting and running runs, whose folders are skipped.
     """

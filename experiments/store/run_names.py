@@ -212,8 +212,8 @@ def settings_of_known(config: TaskConfig, known: KnownRun, usual: Mapping[str, A
 def differing(recorded: Mapping[str, Any], planned: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings in which a record differs from the planned run, by name, with the recorded values.
 
-    If the record lacks a planned setting, the setting was added later. It is a difference only if its planned value is
-    not the default. The result then has None as its value.
+    If the record lacks a planned setting, the setting was added later. The setting is a difference only if its planned
+    value is not the default. The result then has None as its value.
 
     usual: the defaults.
     """

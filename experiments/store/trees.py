@@ -80,7 +80,7 @@ def remove_unused(store: Store) -> None:
 def trees_of(store: Store, run_id: str) -> set[str]:
     """Return the trees with which a run was or will be trained.
 
-    They are found in the records of the run, of its rows and of its attempts.
+    The function reads the records of the run, of its rows and of its attempts.
     """
     specs = [spec_of(store, run_id, forgiving=True)]
     for number in store.attempts(run_id):

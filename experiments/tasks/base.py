@@ -124,8 +124,8 @@ class Task(ABC):
     def packages(self) -> Sequence[str] | None:
         """Return the import names of the packages on which the numbers depend; None if another program computes them.
 
-        For a user's code, the result contains the packages that its files import. It excludes the standard library,
-        this program, and the user's modules in the same folders.
+        For a user's code, the result contains the packages that its files import. The result excludes the standard
+        library, this program, and the user's modules in the same folders.
         """
         files = self.code_paths()
         names = {name.partition(".")[0] for file in files for name in imports_of(file)} - {""}  # "": relative imports
@@ -162,7 +162,7 @@ class Task(ABC):
 
     @abstractmethod
     def inputs(self, config: Any, store: Path) -> dict[str, str]:
-        """Return digests of the training inputs, by name. They are part of run_id.
+        """Return digests of the training inputs, by name. The digests are part of run_id.
 
         Raises UserError if an input cannot be read.
         """
@@ -212,13 +212,13 @@ class Task(ABC):
     def preflight(self, config: Any, store: Path) -> list[UserError]:
         """Return the reasons, found in the settings and the corpus, why a run cannot be trained or scored.
 
-        `ablations plan` calls this method, and `ablations run` calls it before runs are queued. It takes seconds at
-        most, and writes nothing to the store except cached hashes of files.
+        `ablations plan` calls this method, and `ablations run` calls it before runs are queued. The method takes
+        seconds at most, and writes nothing to the store except cached hashes of files.
         """
         return []
 
     def device_preflight(self, config: Any, kind: str, *, trained: bool) -> list[UserError]:
-        """Return the reasons why this machine's devices cannot train or score a run. This takes seconds at most.
+        """Return the reasons why this machine's devices cannot train or score a run. The method takes seconds at most.
 
         kind: "cpu" or "cuda".
         trained: whether the run is trained already and is only scored.

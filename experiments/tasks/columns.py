@@ -27,8 +27,8 @@ class Counts:
         sentence. Otherwise, these are fields of the file's JSON objects.
     value: the metric as a function of the sums over any selection of sentences. It maps an array of shape
         (…, len(names)) to an array of shape (…).
-    length: name of the count that contains a sentence's length in words; "" if there is none. It is used for sets
-        whose source lengths are not stored.
+    length: name of the count that contains a sentence's length in words; "" if there is none. The length is used for
+        sets whose source lengths are not stored.
     """
 
     names: tuple[str, ...]

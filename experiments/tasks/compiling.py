@@ -18,7 +18,7 @@ SAVED_S_PER_FLOP = (1.33217 - 1.11634) / (491_520 * 854_438_400)
 # Seconds that it takes to compile the layers of a row. This is an estimate (several times the time that was measured on
 # a processor), and not a measurement on a GPU.
 COMPILE_S = 120.0
-PAYS_FROM = COMPILE_S / SAVED_S_PER_FLOP  # floating-point operations of a training for which compiling saves time
+PAYS_FROM = COMPILE_S / SAVED_S_PER_FLOP  # compiling saves time in trainings with at least this number of operations
 
 
 def for_table(costs: Mapping[str, float], configs: Mapping[str, RunConfig]) -> tuple[Literal["cuda", False], str]:

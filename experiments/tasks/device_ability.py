@@ -38,7 +38,7 @@ class Ability(NamedTuple):
 def ability(precision: PrecisionChoice, kind: str) -> Ability:
     """Return the ability of this machine's devices of a kind ("cpu" or "cuda") to compute in a precision.
 
-    If the ability is unknown, the result is `Ability()`. In this case a child whose device cannot compute in the
+    If the ability is unknown, the result is `Ability()`. In this case, a child whose device cannot compute in the
     precision reports an error before it trains.
 
     Raises UserError if the environment variables for tests are inconsistent (processes/processor.py).

@@ -106,10 +106,10 @@ def memory_bytes(
     heap: the memory allocator, "glibc" or "tcmalloc".
     length: word pieces of a sentence.
     state: numbers that the optimizer stores per parameter (`state_numbers`).
-    kernels: whether bf16 products need a kernel per shape. This is so on a processor with instructions for bf16.
+    kernels: whether bf16 products need a kernel per shape. They do on a processor with instructions for bf16.
     graphs: whether a GPU records the forward and backward passes as CUDA graphs (`training.graphs`). The graphs share a
-        memory pool, which needs as much memory as one pass of the largest shape. Two further sets of gradients are
-        needed: those that a recorded pass computes, and those with which they are compared.
+        memory pool, which needs as much memory as one pass of the largest shape. Two more sets of gradients are
+        needed: the gradients of a replayed pass, and the gradients of an eager pass for comparison.
     """
     params = count.num_params(config, *vocab_sizes)
     tokens = min(tokens_per_batch, MICRO_BATCH_TOKENS[kind])

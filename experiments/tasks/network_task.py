@@ -89,7 +89,7 @@ class NetworkTask(Task):
     def inputs(self, config: RunConfig, store: Path) -> dict[str, str]:
         """Return the digest of the corpus as {"corpus": digest}.
 
-        It is computed from the content of train and dev, or from the settings of a generated corpus.
+        The digest is computed from the content of train and dev, or from the settings of a generated corpus.
         """
         return {"corpus": self.corpus(config).training_digest(store / "corpora")}
 

@@ -146,7 +146,7 @@ class Batches:
 
 
 def _builds_kernels(config: RunConfig, context: AttemptContext) -> bool:
-    """Return whether the CPU builds a kernel for each shape of a matrix product. It does so in bf16."""
+    """Return whether the CPU builds a kernel for each shape of a matrix product. A CPU builds such kernels in bf16."""
     precision = context.attempt.pinned.get("precision", precision_here(config.training.precision))
     return bool(precision == "bf16")
 

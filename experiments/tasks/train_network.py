@@ -191,7 +191,7 @@ def _trained_on(
 
 
 class CorpusReader(NamedTuple):
-    """Functions that read an encoded corpus for a training. They create `Material.batches` and `Material.dev`."""
+    """Functions that read an encoded corpus for a training and create `Material.batches` and `Material.dev`."""
 
     batches: Callable[[RunConfig, AttemptContext, Sides, tuple[int, int]], BatchSource]
     dev: Callable[[RunConfig, Network, EncodedCorpus, Device], Callable[[int], dict[str, float]]]

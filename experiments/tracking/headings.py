@@ -23,7 +23,7 @@ class Headings:
         self._headings: dict[tuple[str, str, str], str] = {}
 
     def experiments(self) -> list[str]:
-        """Return the ids of the active experiments. They are cached until `experiment` creates or restores one."""
+        """Return the ids of the active experiments. The ids are cached until `experiment` creates or restores one."""
         if not self._active:  # without this cache, the search would take a sixth of MLflow's time for each run
             self._active = [one.experiment_id for one in self._client.search_experiments()]
         return self._active
@@ -45,7 +45,7 @@ class Headings:
         return self._experiments[study]
 
     def heading(self, study: str, profile: str, corpus: str, start_ms: int | None = None) -> str:
-        """Return the id of a heading, which is created if missing. It only groups runs, so its status is "FINISHED"."""
+        """Return the id of a heading, which is created if missing. Its status is FINISHED: it only groups runs."""
         key = (study, profile, corpus)
         if key not in self._headings:
             experiment = self.experiment(study)

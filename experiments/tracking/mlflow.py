@@ -17,8 +17,8 @@ A tag of each run records how far its events are written. The tag is set after t
 created an entry for the same run at the same time, the next `sync` deletes one of the entries.
 
 Artifacts are in the store's `artifacts/`, hard-linked if possible. Their addresses are `mlflow-artifacts:/…`, relative
-to the server's folder of artifacts (`ui_command`). So the database contains no absolute paths, and a store can be
-moved.
+to the server's folder of artifacts (`ui_command`). The database therefore contains no absolute paths, and a store can
+be moved.
 """
 
 import contextlib
@@ -82,7 +82,10 @@ class Tracker:
     def __init__(
         self, store: Store, uri: str = "", *, database: Path | None = None, artifacts: Path | None = None
     ) -> None:
-        """Open MLflow. database, artifacts: a new database and folder to fill instead of those of the store."""
+        """Open MLflow.
+
+        database, artifacts: a new database and a new folder of artifacts, to be filled instead of the store's.
+        """
         self._database = database = database or store.mlflow_db
         self._store, self._elsewhere = store, bool(uri)
         with self.explained():

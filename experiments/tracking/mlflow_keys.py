@@ -1,6 +1,6 @@
 """Convert names of metrics, parameters and tags to keys that MLflow accepts, and back.
 
-MLflow accepts only letters, digits, spaces and `_ . - : /`. It refuses names that are not normalized paths (`a//b`,
+MLflow accepts only letters, digits, spaces and `_ . - : /`. MLflow refuses names that are not normalized paths (`a//b`,
 `..`), and allows 250 characters. A refused character is replaced by its code point: `_x25_`. A name that is too long
 is cut and gets a digest. A tag of the run then contains the full name.
 """

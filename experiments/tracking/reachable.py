@@ -18,8 +18,8 @@ _PORTS = {"http": 80, "https": 443, "postgresql": 5432, "mysql": 3306, "mssql": 
 def refuse_unreachable(uri: str) -> None:
     """Raise UserError unless the server of an address accepts connections. An HTTP server must also send an answer.
 
-    An address without a host (a file, a database file, a name that MLflow resolves) is not checked. Neither is an
-    address that is reached through a proxy.
+    An address without a host (a file, a database file, a name that MLflow resolves) is not checked. An address that is
+    reached through a proxy is not checked either.
     """
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", str(RETRIES))
     parts = urlsplit(uri)

@@ -32,7 +32,7 @@ _IDENTITY = re.compile(r"[0-9a-f]{16}")
 def content(store: Store, run_id: str) -> str:
     """Return a digest of the configuration, rows, result and scores of a run.
 
-    They determine what MLflow shows once the run has ended.
+    These records determine what MLflow shows once the run has ended.
     """
     home = store.run_folder(run_id)
     records = [home / CONFIG, home / ROWS, home / RESULT_FILE, *sorted(home.glob(f"evaluations/*/{RESULT_FILE}"))]

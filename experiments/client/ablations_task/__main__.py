@@ -15,7 +15,7 @@ OURS = ("ablations", "model", "experiments", "reports")
 
 
 class UserModuleFinder:
-    """An import finder for the names of this program's packages. It finds only the user's modules with these names.
+    """An import finder for the names of this program's packages, which finds only the user's modules.
 
     program: the folder with this program's packages, which the finder does not search.
     """

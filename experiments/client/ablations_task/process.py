@@ -1,4 +1,4 @@
-"""The process of a trainer. It reads requests from standard input and answers them. Each message is a line of JSON."""
+"""The process of a trainer. It reads requests from standard input and answers them. A message is one line of JSON."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Exchange values between a trainer's process and the process that started it.
 
-Both processes use this module. It converts a trainer's results and settings to JSON and back, describes the type of the
-settings for a process that cannot import this type, and sends lines of JSON (`Channel`).
+Both processes use this module. It converts a trainer's results and settings to JSON and back, and sends lines of JSON
+(`Channel`). It also describes the type of the settings for a process that cannot import this type.
 """
 
 from __future__ import annotations

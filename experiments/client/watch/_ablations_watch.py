@@ -10,10 +10,11 @@ line is "ACTION FOLDER". The action applies to the files below the folder:
 If a file is below several of these folders, the action of the innermost folder applies. Each process first writes a
 line "process ID python VERSION" to modules.txt.
 
-The file of a module is the origin of its spec, and also the file name of its code object. Both name the source, even if
-Python loads bytecode from another folder. An audit hook reads both before the module's code runs, so the report is
-complete even if the process is killed. The standard library and installed packages are not recorded. If a folder has
-the action "refuse", each process writes the versions of the packages that it imported to packages.txt when it ends.
+The file of a module is the origin of its spec, and also the file name of its code object. Both names are the path of
+the source, even if Python loads bytecode from another folder. An audit hook reads both before the module's code runs,
+so the report is complete even if the process is killed. The standard library and installed packages are not recorded.
+If a folder has the action "refuse", each process writes the versions of the packages that it imported to packages.txt
+when it ends.
 
 Every Python process of a run loads this file, if its version is 3.8 or newer. The file imports only modules that Python
 has already imported when it starts.
@@ -134,7 +135,7 @@ def _origin(module: ModuleType) -> Any:
 def _end() -> None:
     """Apply the action for all modules again, when the process ends.
 
-    The audit hook does not see a module that has no code object of its own, such as a module of a user's loader.
+    The audit hook does not see a module without a code object, such as a module of a user's loader.
     """
     for module in list(sys.modules.values()):
         try:

@@ -185,8 +185,8 @@ def _expected(folder: Path) -> list[str]:
 def _earlier(store: Store, job: Job, number: int, code_digest: str, stands: TrainingResult | None) -> Iterator[Path]:
     """Yield the folders with checkpoints from which this attempt may resume.
 
-    The earlier attempts of this run come first. They are followed by the attempts of shorter runs that this run may
-    continue. For each run, the newest attempt comes first. A run never mixes old and new code: an attempt that used
+    The earlier attempts of this run come first. The attempts of shorter runs that this run may continue come after
+    them. For each run, the newest attempt comes first. A run never mixes old and new code: an attempt that used
     other code is left out, and so are all attempts before it. Attempts that only evaluated are left out, because they
     have no checkpoints.
     """

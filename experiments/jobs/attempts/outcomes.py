@@ -144,7 +144,7 @@ def _failed(
 
 
 def _micro_batch(claimed: Claimed, failure: Mapping[str, Any], pinned: Mapping[str, Any]) -> int | None:
-    """Return the size (in tokens) of the micro-batch with which memory ran out; None if it is unknown.
+    """Return the size, in tokens, of the micro-batch that was too large for the memory; None if it is unknown.
 
     The size is the one that the child reported. If there is none, it is the pinned size, or else the whole batch.
     Padding makes a batch at most LARGEST_UNCUT times as large. A larger micro-batch would not split any batch, so the

@@ -147,7 +147,7 @@ def kept(store: Store) -> list[ProbePoint]:
 def keep(store: Store, points: Iterable[ProbePoint]) -> None:
     """Add a probe's measurements to the store.
 
-    They replace earlier measurements with the same cost, kind of device, number of threads and precision.
+    The new measurements replace earlier ones with the same cost, kind of device, number of threads and precision.
     """
     new = {(p.kind, p.threads, p.precision, p.cost): p for p in [*kept(store), *points]}
     write_json(store.root / CALIBRATION_FILE, {"steps": [asdict(point) for point in new.values()]})

@@ -66,7 +66,7 @@ def _same_weights(store: Store, run_id: str, one: int, other: int) -> bool:
 
 
 def _put(made: Path, place: Path, result: TrainingResult) -> None:
-    """Hard-link the child's file as `place`. The content of the file is already on the disk, so no fsync is needed.
+    """Create a hard link `place` to the child's file. The content is already on the disk, so no fsync is needed.
 
     A power cut may lose the link; `leftover` restores it later. If the disk does not support hard links, the file is
     written again.
@@ -137,8 +137,8 @@ def missing(store: Store, job: Job) -> list[str]:
 def leftover(store: Store, job: Job) -> PublishedRun:
     """Publish the newest earlier attempt that finished training, whatever code it used.
 
-    This keeps finished trainings if the queue is lost. Attempts up to `job.rerun_after` are stale and are skipped. If
-    there is no such attempt, publish nothing and return an empty `PublishedRun`.
+    In this way, no finished training is lost if the queue is lost. Attempts up to `job.rerun_after` are stale and are
+    skipped. If there is no such attempt, publish nothing and return an empty `PublishedRun`.
     """
     for attempt in reversed(store.attempts(job.run_id)):
         trained = _whole(TrainingResult, store.attempt_folder(job.run_id, attempt))

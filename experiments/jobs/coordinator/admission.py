@@ -2,7 +2,7 @@
 
 All slots and all other programs of a machine share its memory. An equal share of the memory (Slot.room_gb) is therefore
 available to each slot only on an idle machine. A run starts if its predicted memory is at most the free memory minus
-the memory by which running runs are predicted to grow. 1 GB is 1e9 bytes.
+the predicted growth of the running runs. 1 GB is 1e9 bytes.
 
  - If a run will fit as soon as runs of this coordinator end, it waits for their end. The runs after it in the order
    wait too. Otherwise, smaller runs could delay it forever.

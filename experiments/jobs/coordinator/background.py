@@ -150,7 +150,7 @@ class Background:
         return writer
 
     def _collect(self, due: float) -> bool:
-        """Wait for changed runs, and take all of them. Return whether the thread must end.
+        """Wait for changed runs, and add them to `_runs`. Return whether the thread must end.
 
         If some runs are not completely written, wait until `due` at most. Otherwise, wait without limit.
         """

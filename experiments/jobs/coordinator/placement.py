@@ -37,9 +37,9 @@ WHOLE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
 def ending_of_error(error: Exception, run_id: str) -> Ending:
-    """Return the ending of a job after an error (UserError, or files of the run that cannot be used).
+    """Return the ending of a job after an error: a mistake of the user, or files of the run that cannot be used.
 
-    Raise the error again if it concerns the whole disk.
+    If the error concerns the whole disk, raise it again.
     """
     if isinstance(error, DiskFull) or (isinstance(error, OSError) and error.errno in WHOLE_DISK):
         raise error
@@ -60,7 +60,8 @@ LOOKAHEAD = 64  # number of jobs that `place` examines in addition to one job pe
 class Placement:
     """Starts waiting jobs on free slots.
 
-    `place` starts no job unless `look` is set. Set `look` whenever a job, a slot or a corpus changes.
+    `place` starts no job unless `look` is true. Set `look` to True after every change of a job or slot, and after the
+    preparation of a corpus.
     """
 
     def __init__(
@@ -84,7 +85,7 @@ class Placement:
         self._alone: dict[str, str] = {}  # name of a slot → why the slot is not used now
         self._failed: dict[str, str] = {}  # failed GPU → its failure. No further run starts on such a GPU.
         self._gpus = SharedGpus(slots)
-        self._noted = ""  # text for `status`: how many runs the GPUs of `auto` have
+        self._noted = ""  # text for `status`: number of runs on the GPUs of `--devices auto`
         self.look = True
 
     @property
@@ -93,7 +94,7 @@ class Placement:
         return self.preparation.doing or next(iter(self._memory.waiting.values()), "")
 
     def place(self, lives: Collection[RunningAttempt]) -> list[RunningAttempt]:
-        """Start jobs on slots that no running attempt holds, and return the started attempts.
+        """Start jobs on free slots and on GPUs that runs share, and return the started attempts.
 
         lives: the running attempts.
         """
@@ -162,7 +163,7 @@ class Placement:
             self.queue.learn_gpu_memory(live.claimed.job, gb)
 
     def _measure(self, lives: Collection[RunningAttempt]) -> None:
-        """Measure the GPUs of `auto`, and note for `status` how many runs they have."""
+        """Measure the GPUs of `--devices auto`, and note their numbers of runs for `status`."""
         if not any(slot.most for slot in self.slots):
             return
         self.look |= self._gpus.measure(self.slots, lives)

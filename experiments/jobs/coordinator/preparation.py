@@ -23,8 +23,8 @@ TaskOf = Callable[[RunSpec], Task]  # experiments/tasks/load.py; raises UserErro
 class Preparation:
     """Runs `task.prepare` in a thread. `collect` returns the outcome.
 
-    The thread is a daemon. When the coordinator ends, it does not wait for the thread. So `prepare` may be interrupted
-    at any point.
+    The thread is a daemon, and a coordinator that ends does not wait for it. So `prepare` may be interrupted at any
+    point.
     """
 
     def __init__(self, task_of: TaskOf | None, store: Path) -> None:

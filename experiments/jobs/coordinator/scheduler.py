@@ -3,7 +3,7 @@
 The functions are pure, so that tests and simulations can use them. Usually a job takes one slot. There are three
 exceptions. If a job needs more memory than one slot has, it takes several slots of a device. If a job ran out of memory
 next to other runs, it takes all slots of a device. If several devices train a job together, it takes these devices.
-Small jobs share a GPU of `auto` (sharing.py).
+Small jobs share a GPU of `--devices auto` (sharing.py).
 """
 
 import math

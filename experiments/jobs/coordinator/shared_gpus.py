@@ -73,7 +73,7 @@ class SharedGpus:
         return max(samples) if len(samples) >= SAMPLES and TRAINING in live.expected else None
 
     def in_words(self, slots: Iterable[Slot], lives: Collection[RunningAttempt]) -> str:
-        """Return one line per GPU of `auto`, with its number of runs and its limit. Return "" if no run is active."""
+        """Return a line per GPU of `--devices auto`: its number of runs, and its limit. Return "" without runs."""
         cards = {card.slot.unit: card for card in self.cards(slots, lives)}
         return "\n".join(self._in_words(slot, _on(slot, lives), cards) for slot in slots if slot.most and lives)
 

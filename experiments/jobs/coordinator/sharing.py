@@ -43,7 +43,7 @@ def operations(cost: float, steps: int | None) -> float:
 
 
 def load(ops: float, slot: Slot) -> float:
-    """Return the share of a GPU that a run fills. The result may exceed 1. It is 0 if `ops` is unknown (0).
+    """Return the share of a GPU that a run fills. The result may exceed 1. If `ops` is unknown (0), the result is 0.
 
     ops: operations of a training step.
     """
@@ -56,7 +56,7 @@ def reserved_gb(job: Waiting) -> float:
 
 
 def why_alone(job: Waiting, slot: Slot) -> str:
-    """Return the reason why a run may not share a GPU of `auto`; "" if it may."""
+    """Return the reason why a run may not share a GPU of `--devices auto`; "" if it may."""
     if slot.free_gb is None and slot.room_gb is None:
         return "nvidia-smi does not report the memory of the GPU"
     if slot.memory_gb is not None:
@@ -133,7 +133,7 @@ class Level:
 
 @dataclass(frozen=True)
 class Card:
-    """A GPU of `auto` that is empty or shared by runs."""
+    """A GPU of `--devices auto` that is empty or shared by runs."""
 
     slot: Slot
     shares: tuple[Share, ...] = ()

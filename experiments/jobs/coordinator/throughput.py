@@ -92,8 +92,8 @@ class Throughput:
     def _take(self, reading: RunReport, *, counts: bool) -> None:
         """Take the newest point of a run's curve.
 
-        The first point of a run gives no measurement. It only begins the interval of the first measurement, so that
-        warm-up does not count.
+        The first point of a run gives no measurement. The first point only begins the interval of the first
+        measurement, so that warm-up does not count.
         """
         if reading.point is None:
             return

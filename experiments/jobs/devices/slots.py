@@ -100,7 +100,7 @@ def join(slots: Sequence[Slot], *, together: bool = False) -> Slot:
 
 
 def by_device(slots: Iterable[Slot], *, by_memory: bool = False) -> dict[str, list[Slot]]:
-    """Return the slots grouped by device. The device of a share is its GPU. Each CPU slot is a device of its own.
+    """Return the slots grouped by device. The device of a share is its GPU. Each CPU slot counts as one device.
 
     by_memory: group the slots by the memory that they share instead. Then all CPU slots of this machine are one group.
     """

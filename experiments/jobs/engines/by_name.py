@@ -18,7 +18,7 @@ ENGINES = {
 
 
 def engines() -> dict[str, str]:
-    """Return all engines as name → "module:CLASS": first the built-in ones, then those of extras and packages."""
+    """Return a dict from engine names to "module:CLASS". Built-in engines come before those of extras and packages."""
     return {**ENGINES, **{name: place for name, place in added("engines").items() if name not in ENGINES}}
 
 

@@ -1,7 +1,7 @@
 """The base class of engines for several machines.
 
-Children see the store under the same path as the coordinator. They continue if the coordinator ends. A later
-coordinator adopts them by the names that the cluster gave them, or finds that they have ended.
+Children see the store under the same path as the coordinator. Children continue if the coordinator ends. A later
+coordinator adopts the children by the names that the cluster gave them, or finds that they have ended.
 """
 
 import json

@@ -47,13 +47,14 @@ class Engine(ABC):
 
     An engine starts the child program of one attempt on one slot, and reports when this program has ended. An engine
     knows nothing about runs, results or retries. With every engine, the child writes events to its attempt's folder,
-    and the coordinator bases its decisions on these events. So the interface is small:
+    and the coordinator bases its decisions on these events. The interface:
 
      - `start` returns a Handle once the child exists (or is submitted to a cluster). The `ref` of the handle is plain
        JSON. After the death of this coordinator, another coordinator finds the child with `adopt(ref)`.
-     - The child runs in the coordinator's working directory. Its environment is the inherited one, updated with
-       `launch.environment`. Its stdout and stderr are appended to `launch.log`. It is outside of the coordinator's
-       process group: Ctrl-C in the terminal reaches only the coordinator, which then asks its children to stop.
+     - The child runs in the coordinator's working directory. The child's environment is the coordinator's environment,
+       updated with `launch.environment`. The child's stdout and stderr are appended to `launch.log`. The child is
+       outside of the coordinator's process group: Ctrl-C in the terminal reaches only the coordinator, which then asks
+       its children to stop.
      - `poll` never blocks. It returns None while the child lives, and after that always the same Exit. The exit code is
        negative for a signal. The code is None if it is unknown, for example because an adopted process is not a child
        process of this process.
@@ -143,7 +144,7 @@ def child_environment(slot: Slot, threads: int) -> dict[str, str]:
 def import_path() -> list[str]:
     """Return the folders in which a child finds the code that this process uses.
 
-    They are the entries of the user's PYTHONPATH, and this program's folder unless it is an installed package.
+    The folders are the entries of the user's PYTHONPATH, and this program's folder unless it is an installed package.
     """
     home = Path(experiments.__file__).parent.parent
     named = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]

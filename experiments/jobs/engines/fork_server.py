@@ -79,7 +79,7 @@ class ForkServer:
     def _answer(self, *kinds: str) -> dict[str, Any]:
         """Return the server's next message of one of these kinds; {} if the server has ended.
 
-        The message "ready" is sent once. It stays available for later calls.
+        The message "ready" is sent once. This message stays available for later calls.
         """
         while self.alive:
             for message in self._replies:

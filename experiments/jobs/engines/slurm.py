@@ -32,8 +32,8 @@ class SlurmEngine(ClusterEngine):
     """Starts each child as a Slurm job.
 
     folder: a folder on the shared disk for submitit's files.
-    settings: sbatch's options by their long names, and `signal_delay_s`, which is not an option of sbatch. It is the
-        number of seconds between the signal to save a checkpoint and the job's time limit.
+    settings: options of sbatch, by their long names. One more setting is `signal_delay_s`, the number of seconds
+        between the signal to save a checkpoint and the job's time limit.
     """
 
     name = "slurm"

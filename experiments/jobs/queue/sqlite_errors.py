@@ -17,7 +17,7 @@ _DAMAGE = ("malformed", "no such table", "no such column", "has no column", "not
 def explain(path: Path, what: str = "the queue", again: str = f"Move it away. {REBUILD}") -> Iterator[None]:
     """Turn SQLite errors that a user can fix into UserError or DiskFull.
 
-    This includes SQLite errors that MLflow raises. Other errors pass unchanged.
+    SQLite errors that MLflow raises are included. Other errors pass unchanged.
 
     what: name of the database for messages.
     again: advice on how to get a new database.

@@ -14,8 +14,8 @@ DOUBLING = 1.8  # assumed speed-up of a run on twice as many devices
 def left_s(queue: Queue, speed_now: float | None = None) -> float | None:
     """Return the predicted seconds until the queue is empty; None if unknown.
 
-    The prediction assumes that the number of slots in use stays the same, and that a run without a predicted cost takes
-    the mean time of such runs that have finished.
+    The prediction assumes that the number of slots in use stays the same. A run without a predicted cost is assumed to
+    take the mean time of the finished runs without a predicted cost.
 
     speed_now: speed of the running jobs (cost per second), which is used if no run has finished.
     """

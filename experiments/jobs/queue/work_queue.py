@@ -33,7 +33,7 @@ class WorkQueue(Queue):
     """A queue with the changes that only the coordinator makes."""
 
     def waiting(self, limit: int, without: Collection[str] = ()) -> list[Waiting]:
-        """Return the first waiting jobs by priority, turn, predicted cost and age.
+        """Return the first waiting jobs in the order of priority, turn, predicted cost and age.
 
         without: inputs_keys of jobs to leave out.
 

@@ -174,7 +174,7 @@ class PlannedTree:
         return self._objects.get(name, "")
 
     def equals(self, name: str, recorded: str) -> bool:
-        """Return whether a file has the recorded digest. This also works for the digest of a large file."""
+        """Return whether a file has the recorded digest. The recorded digest may be that of a large file."""
         if recorded.startswith(_SHA256) and name in self._objects:
             content = self._git.git("cat-file", "blob", self._objects[name])
             return recorded == _SHA256 + hashlib.sha256(content).hexdigest()

@@ -1,4 +1,4 @@
-"""Find the scripts and other files that a command names. This code reads the files and runs nothing.
+"""Find the scripts and other files that a command names. This module reads the files and runs nothing.
 
 A change in one of these files, or in a module that a Python script imports from its folder, makes finished runs
 stale.
@@ -133,7 +133,7 @@ def is_file(path: Path) -> bool:
 def _modules(option: str, word: str, places: list[Path]) -> list[Path]:
     """Return the files that `python -m WORD` runs or `python -c WORD` imports.
 
-    The files come from the first folder that contains any of them.
+    The first folder that contains any of these files is used.
     """
     if option == "-c":
         names = sorted(imported_names(word))

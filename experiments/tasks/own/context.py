@@ -89,7 +89,7 @@ def _newest(context: AttemptContext) -> Path | None:
 
 
 def _description(path: Path) -> Path:
-    """Return the file with the hashes of a checkpoint's files. It is outside the checkpoint's folder."""
+    """Return the file with the hashes of a checkpoint's files. This file is outside the checkpoint's folder."""
     return path.with_name(f".{path.name}.json")
 
 

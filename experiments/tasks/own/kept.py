@@ -2,7 +2,7 @@
 
     final/metrics.json    metrics by set: the trainer returned them, printed them as JSON, or wrote them to {metrics}
     final/readings.json   the number that each pattern of the study found while the command ran
-    log.txt               the output of the command, in which patterns are searched that the study added later
+    log.txt               the output of the command; it is searched for patterns that were added to the study later
 
 A study can therefore add, rename or correct a metric without another training.
 

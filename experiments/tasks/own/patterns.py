@@ -1,9 +1,9 @@
 """Find numbers and progress in the output of a command by the patterns of its study.
 
-A pattern is a regular expression. It is searched in every line of standard output and standard error, after colour
-codes have been removed. A carriage return also ends a line, so each state of a progress bar is a line. The number is
-the text of the group `value`, or of the first group that is not `step`. If the pattern has a group `step`, every match
-is also a point of the training curve.
+A pattern is a regular expression. The pattern is searched in every line of standard output and standard error, after
+colour codes have been removed. A carriage return also ends a line, so each state of a progress bar is a line. The
+number is the text of the group `value`, or of the first group that is not `step`. If the pattern has a group `step`,
+every match is also a point of the training curve.
 
 If several ranks print the same line, the last line gives the number, and the first line gives the point of the curve.
 A group whose pattern matches only digits also finds nan and inf, so that a number before them is not used instead.

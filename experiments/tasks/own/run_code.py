@@ -1,7 +1,7 @@
 """The code of a run: the copy of its tree, the links to other files, and the reports on its imports.
 
 If a study has rows that change code, every row has a tree, including base. `TrainerSpec.tree` is git's digest of all
-files of the code (experiments/store/trees.py). It identifies the code that trains the run, but it is not part of
+files of the code (experiments/store/trees.py). The tree identifies the code that trains the run, but it is not part of
 run_id. The study's `links` name files that the run needs and that git does not track.
 """
 
@@ -70,8 +70,9 @@ def imported(context: AttemptContext) -> dict[str, Any]:
 def environment() -> dict[str, str]:
     """Return the environment variables of a trainer's process.
 
-    They are the variables of this process, but PYTHONPATH does not contain this program, PYTHONSAFEPATH is removed, and
-    PYTHONUNBUFFERED is set. Inside the context `watched`, PYTHONPATH begins with the folder of the watcher.
+    The result contains the variables of this process, but PYTHONPATH does not contain this program, PYTHONSAFEPATH is
+    removed, and PYTHONUNBUFFERED is set. Inside the context `watched`, PYTHONPATH begins with the folder of the
+    watcher.
     """
     given = {**os.environ, "PYTHONUNBUFFERED": "1"}
     path = [one for one in given.pop("PYTHONPATH", "").split(os.pathsep) if one and Path(one).absolute() != HOME]

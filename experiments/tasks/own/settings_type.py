@@ -34,7 +34,7 @@ _FROM_TEXT: dict[str, Callable[[str], Any]] = {
 
 
 class OwnConfig(Changeable, TaskConfig):
-    """Base class of the types that `config_type_of` makes. They have the user's settings, `task` and `seed`."""
+    """Base class of the types that `config_type_of` makes. These types have the user's settings, `task` and `seed`."""
 
     settings_check: ClassVar[Check] = staticmethod(lambda values: None)
 

@@ -1,8 +1,8 @@
 """The process of a user's trainer. A plan starts it to read and check settings, and a child starts it to train.
 
-The process runs experiments/client/ablations_task and no other code of this program. It runs under a keeper, which
-kills it when this process ends. Messages are lines of JSON on its standard input and output. The output of the trainer
-is copied to standard error of this process. If this process is a child, its standard error goes to the log.
+The process runs experiments/client/ablations_task and no other code of this program. The process runs under a keeper,
+which kills it when this process ends. Messages are lines of JSON on its standard input and output. The output of the
+trainer is copied to standard error of this process. If this process is a child, its standard error goes to the log.
 """
 
 import contextlib

@@ -1,8 +1,8 @@
 """The process of a sink: python -m experiments.tracking.sinks.serve SINK STORE [STATE_DIR]
 
 The process reads each TrackedRun as one line of JSON from standard input. It writes everything that the sink lacks of
-the run, and answers with one line on standard output. It ends when its input ends. Other output to standard output, for
-example by packages, goes to standard error.
+the run, and answers with one line on standard output. The process ends when its input ends. Other output to standard
+output, for example by packages, goes to standard error.
 """
 
 import json
