@@ -44,8 +44,8 @@ def guessed_metrics(foreign: External) -> list[str]:
     """Return the metrics that a source declares.
 
     If the source declares none, return the numeric columns whose names are names of metrics or contain "/". A column of
-    texts is not a metric. Raises UserError if only some cells of such a column are numbers, or if all its texts look
-    like numbers in another notation.
+    texts is not a metric. Raises UserError if a column with such a name has both numbers and texts, or if all its texts
+    look like numbers in another notation.
     """
     if foreign.metrics:
         return foreign.metrics
@@ -98,7 +98,9 @@ def _of_single_runs(runs: Sequence[ExternalRun], varying: Sequence[str], metrics
     """Return the columns that describe single runs: measurements, and columns that number the runs.
 
     Such a column varies within a row, and its number of different values is more than half of the number of runs. If
-    runs have seeds, the other settings and the seed are enough to distinguish the runs.
+    runs have seeds, the other settings and the seed are enough to distinguish the runs. If the names of all remaining
+    columns are also those of measurements or numbers of runs, the remaining columns are returned too. All runs then
+    form one row.
     """
     values = {name: {repr(run.settings.get(name)) for run in runs} for name in varying}
     own = [name for name in varying if 2 * len(values[name]) > len(runs)]

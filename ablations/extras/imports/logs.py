@@ -87,10 +87,11 @@ def read_tensorboard(folder: str) -> Iterator[ExternalRun | str]:
 
 
 def _part_of(place: Path, found: Mapping[Path, _Events]) -> tuple[Path, str, str]:
-    """Return the folder of the run that a folder belongs to, a prefix for the names of its scalars, and a tag.
+    """Return the folder of the run that a folder belongs to, and a prefix and a tag for the names of its scalars.
 
-    Without a tag, a scalar gets the name PREFIX/TAG-OF-SCALAR. For a folder that add_scalars wrote, the tag is the main
-    tag in the call, and the prefix is the name of the curve. If a folder belongs to no other run, it is a run itself.
+    If the tag is empty, a scalar gets the name PREFIX/TAG-OF-SCALAR, or TAG-OF-SCALAR if the prefix is empty too. A
+    folder that add_scalars wrote has one scalar, which gets the name TAG/PREFIX: the tag is the main tag of the call,
+    and the prefix is the name of the curve. If a folder belongs to no other run, it is a run itself.
     """
     parent, name, events = place.parent, place.name, found[place]
     beside = [other for other in found if other.parent == parent]

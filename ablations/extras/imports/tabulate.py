@@ -187,7 +187,7 @@ def _with_base(arrived: list[ImportedRun], base: Mapping[str, str]) -> list[Impo
 
 
 def _missing(arrived: Sequence[ImportedRun], found: Mapping[str, SetAndMetric]) -> Iterator[str]:
-    """Yield a sentence for each metric that some runs lack, and for each that the base row lacks."""
+    """Yield a sentence for each metric that some runs lack, and another one if a run of the base row lacks it."""
     for name, score in found.items():
         lacking = [one for one in arrived if not math.isfinite(one.scores.get(score, math.nan))]
         if lacking:

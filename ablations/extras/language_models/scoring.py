@@ -37,9 +37,10 @@ def stream_nll(
 ) -> NDArray[np.float64]:
     """Return −ln P of every piece after the first, given the pieces before it in its window: (N,) in float64.
 
-    Windows begin `stride` pieces apart. A piece is scored in the first window that contains it. Except at the start of
-    a document, it is predicted from at least window − stride pieces. mix: windows continue into the next document.
-    `max_batch_tokens` changes the result only by rounding. Raises Preempted if `should_stop` returns True.
+    Windows begin `stride` pieces apart. A piece is scored in the first window that contains it. It is predicted from at
+    least window − stride pieces, except at the start of a document (with `mix`, at the start of the text). mix: windows
+    continue into the next document. `max_batch_tokens` changes the result only by rounding. Raises Preempted if
+    `should_stop` returns True.
     """
     documents = text.offsets[[0, -1]] if mix else text.offsets
     windows = cut(documents, window, stride)

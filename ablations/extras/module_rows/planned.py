@@ -31,7 +31,7 @@ Row = dict[str, Any]  # description of a module: name, type, params, flops, shap
 def looked_at(
     network: PlannedNetwork, lines: Sequence[str], at_evaluation: Sequence[str], selector: str | None
 ) -> list[Row]:
-    """Apply the lines to a network and return its modules, as measured on a pair of typical length.
+    """Apply the lines to a network and return its modules, as measured on two pairs of typical length.
 
     selector: return only modules that it matches; "" returns all, and None only checks the lines. Raises UserError for
     lines that do not fit, and if the network does not compute a batch.

@@ -220,7 +220,8 @@ def included(file: Path, text: str, folder: Path) -> Iterator[Path]:
 def _file_of(found: re.Match[str], file: Path, top: Path) -> tuple[Path, str]:
     """Return the file that an inclusion names, and the reason why it cannot be read ("" if it can).
 
-    LaTeX resolves names from the folder of the paper, packages for sub-files from the folder of the including file.
+    LaTeX resolves names in the folder of the paper. Packages for sub-files resolve names in the folder of the including
+    file. This function tries `top` first, then the folder of the including file.
     """
     name = next(found[part] for part in ("name", "word", "within", "typst", "quarto") if found[part] is not None)
     name = f"{found['folder'] or ''}{'/' if found['folder'] and not found['folder'].endswith('/') else ''}{name}"

@@ -30,7 +30,8 @@ def verify_paper(file: Path, selectors: Selectors, as_json: bool) -> None:
 def _papers_of(file: Path) -> list[papers.Paper]:
     """Read the paper `file`, or the papers in the folder `file`.
 
-    A paper is a LaTeX file that names tables or is a printed table, and that no other LaTeX file includes.
+    A paper in a folder is a LaTeX file that no other LaTeX file includes. It names a table, prints a number of a table,
+    is a printed table, or contains a comment that resembles a claim.
     """
     if not file.is_dir():
         return [] if is_data(file) else [papers.read_paper(file, text_of(file))]
@@ -48,7 +49,8 @@ def is_data(file: Path) -> bool:
 def _verify_papers(file: Path, read: Sequence[papers.Paper], selectors: Selectors, as_json: bool) -> None:
     """Check papers, print the findings, and exit.
 
-    Raises UserError if nothing was checked, and, after all checks, if some claims cannot be checked.
+    Raises UserError if nothing was checked, if comments resemble claims but no claim was read, and, after all checks,
+    if some claims cannot be checked.
     """
     wrong: list[str] = []
     found = [line for paper in read for line in _of_paper(paper, selectors, wrong)]
@@ -67,7 +69,10 @@ def _verify_papers(file: Path, read: Sequence[papers.Paper], selectors: Selector
 
 
 def _of_paper(paper: papers.Paper, selectors: Selectors, wrong: list[str]) -> Iterator[tuple[str, bool]]:
-    """Yield a line for each claim, number and table, and whether it is right.
+    """Yield lines for messages, each with True if it reports no error.
+
+    There is one line for each claim, for each wrong number, and for each file whose numbers are all right. If the paper
+    is a printed table, the lines are those of its comparison with the store.
 
     wrong: receives a message for each claim that cannot be checked.
     """
