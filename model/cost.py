@@ -125,10 +125,10 @@ def forward_flops(config: ModelConfig, vocab_size: int, source_length: Length, t
     They include the logits: 2·T·D·V operations, where D is the width of the softmax's matrix.
     """
     layers = sum(_layer_flops(config, source_length, target_length).values())
-    factors: Any = 0  # multiplications between the embeddings' width and d_model
+    factors: Any = 0  # multiplications of the matrices between the embeddings' width and d_model
     if config.embedding_size:
         looked_up = source_length + target_length if config.encoder else target_length
-        narrowed = 0 if config.tying == "inputs" else target_length  # before the softmax
+        narrowed = 0 if config.tying == "inputs" else target_length  # positions that are narrowed before the softmax
         factors = (looked_up + narrowed) * config.embedding_size * config.d_model
     rows = vocab_size + _classes(config, vocab_size)
     total: Length = layers + 2 * (target_length * _output_width(config) * rows + factors)

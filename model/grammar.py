@@ -23,7 +23,7 @@ _WORDS: dict[str, Value] = {"true": True, "false": False}
 
 
 class GrammarError(ValueError):
-    """A syntax error in a line. `text` is the line; `column` counts from 1."""
+    """An error in a line, such as a syntax error. `text` is the line; `column` counts from 1."""
 
     def __init__(self, text: str, column: int, message: str) -> None:
         super().__init__(f'"{text if len(text) <= LONG else text[:LONG] + "…"}", column {column}: {message}')

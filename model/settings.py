@@ -58,10 +58,10 @@ class ModelSettings(StrictModel):
     window: int | None = Field(
         None,
         ge=1,
-        description="self-attention to r / 2 positions on either side (section 4); to all positions if unset",
+        description="self-attention reads window / 2 positions on either side (section 4); all positions if unset",
     )
     kv_heads: int | None = Field(
-        None, ge=1, description="heads of keys and values, each for several heads of queries; num_heads if unset"
+        None, ge=1, description="number of heads of keys and values, shared by heads of queries; num_heads if unset"
     )
     qk_norm: bool = Field(False, description="RMSNorm on queries and keys")
     attention_gate: bool = Field(False, description="a sigmoid gate on the output of each head")
@@ -72,7 +72,7 @@ class ModelSettings(StrictModel):
     position_buckets: int = Field(32, ge=2, description="position bias: number of buckets of distances")
     position_distance: int = Field(128, ge=1, description="position bias: larger distances share one bucket")
     position_shared: bool = Field(True, description="position bias: one table for all layers of a stack")
-    rotary_share: float = Field(1.0, gt=0, le=1, description="share of a head's width that rotary positions turn")
+    rotary_share: float = Field(1.0, gt=0, le=1, description="share of a head's width that rotary positions rotate")
     activation: Literal[
         "relu",
         "gelu",
@@ -104,17 +104,18 @@ class ModelSettings(StrictModel):
     )
     tying: Literal["all", "decoder", "inputs", "none"] = Field(
         "all",
-        description="one matrix for: source, target and softmax; target and softmax; source and target; none of them",
+        description="which share one matrix: all (source, target, softmax); decoder (target, softmax); inputs (source, "
+        "target); none",
     )
     embedding_size: int | None = Field(
         None,
         ge=1,
-        description="width of factorised embeddings; d_model if unset. The softmax of tying = inputs has d_model",
+        description="width of factorised embeddings; d_model if unset. With tying = inputs, the softmax has d_model",
     )
     layer_groups: int | None = Field(
         None,
         ge=1,
-        description="groups of layers that share weights, per stack; 1: all layers share them; no sharing if unset",
+        description="number of groups of layers that share weights, per stack; 1: all layers; no sharing if unset",
     )
     layer_drop: float = Field(0.0, ge=0, lt=1, description="probability that a training step leaves out a layer")
 

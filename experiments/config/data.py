@@ -38,8 +38,8 @@ class DataConfig(StrictModel):
     )
     units: Literal["bpe", "unigram", "wordpiece", "word", "char", "byte"] = Field(
         "bpe",
-        description="kind of pieces: learnt by BPE, by a unigram model, or by one with greedy matching (wordpiece); "
-        "whole words, characters, bytes of UTF-8",
+        description="kind of word pieces: learnt by BPE, by a unigram model, or by a unigram model with greedy "
+        "matching (wordpiece); whole words, characters, bytes of UTF-8",
     )
 
     @property

@@ -20,7 +20,7 @@ class EvaluationConfig(Changeable):
     )
     precision: PrecisionChoice = Field(
         "fp32",
-        description="precision of scoring and decoding; fp32 makes rows comparable whatever their training precision",
+        description="precision of scoring and decoding; fp32 makes rows of any training precision comparable",
     )
     coverage_penalty: float = Field(
         0.0, ge=0, description="beta of GNMT's score for attention to every source piece; 0 in the paper"

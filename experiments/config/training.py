@@ -85,7 +85,7 @@ class TrainingConfig(StrictModel):
     plateau_patience: int = Field(
         2,
         ge=0,
-        description="measurements on dev without a lower perplexity, after which one more halves the learning rate",
+        description="number of measurements on dev without a lower perplexity; one more halves the learning rate",
     )
     tokens_per_batch: int = Field(
         25000, ge=1, description="maximum number of source pieces and of target pieces of a step, without padding"
@@ -93,8 +93,10 @@ class TrainingConfig(StrictModel):
     label_smoothing: float = Field(0.1, ge=0, lt=1, description="epsilon_ls (section 5.4)")
     optimizer: OptimizerName = Field("adam", description="optimizer")
     adam_beta1: float = Field(0.9, ge=0, lt=1, description="decay of Adam's mean of gradients (section 5.3)")
-    adam_beta2: float = Field(0.98, ge=0, lt=1, description="decay of Adam's mean of their squares (section 5.3)")
-    adam_epsilon: float = Field(1e-9, gt=0, description="added to the root of that mean (section 5.3)")
+    adam_beta2: float = Field(0.98, ge=0, lt=1, description="decay of Adam's mean of squared gradients (section 5.3)")
+    adam_epsilon: float = Field(
+        1e-9, gt=0, description="added to the root of the mean of squared gradients (section 5.3)"
+    )
     momentum: float | None = Field(None, ge=0, lt=1, description="momentum of sgd and muon; 0.9 and 0.95 if unset")
     nesterov: bool | None = Field(None, description="Nesterov's momentum; false for sgd and true for muon if unset")
     lion_beta1: float = Field(

@@ -10,11 +10,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 # oneDNN stores matrices in a blocked layout for its kernels. For few rows, changing the layout at every call costs more
-# than the product: 4 × 512 by 512 × 37,000 took 26 ms as F.linear, 8 ms packed, 2 ms packed in bf16 (one thread). torch
-# offers packing only to its compiler (torch.ops.mkldnn). If packing is missing or fails, F.linear is used instead.
+# than the product. With one thread, the product of 4 × 512 by 512 × 37,000 took 26 ms with F.linear, 8 ms packed, and
+# 2 ms packed in bf16. torch offers packing only to its compiler (torch.ops.mkldnn). If packing is missing or fails,
+# F.linear is used instead.
 
-# Smallest matrices, in elements, for which packing in fp32 (PACK_FROM) or bf16 (NARROW_FROM) is faster. A packed call
-# costs 10 µs more than F.linear.
+# Smallest matrices, in elements, for which packing in fp32 (PACK_FROM) or bf16 (NARROW_FROM) is faster. The overhead of
+# a packed call is 10 µs larger than that of F.linear.
 PACK_FROM = 2**19
 NARROW_FROM = 2**16
 # Matrices between PACK_BESIDE_FROM and PACK_FROM are stored in both layouts. Calls with MANY_ROWS or more rows use the

@@ -58,7 +58,7 @@ class DecoderState:
         """Keep only the sentences with these indices, in this order.
 
         Only sentences that change their place are copied, because keys and values take most of a search's memory. The
-        memory of the other sentences is not released.
+        memory of removed sentences is not released.
         """
         moved = [place for place, sentence in enumerate(sentences) if place != sentence]
         device = self.positions_TD.device

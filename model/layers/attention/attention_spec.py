@@ -16,8 +16,8 @@ def blocks(window: int, side: Side) -> tuple[int, int, int]:
     """Return the sizes of the blocks in which self-attention with a window is computed.
 
     The three numbers are the queries in a block, the memory positions before its first query, and the memory positions
-    after its last query. A block has at least as many queries as there are positions before and after it. The memory of
-    a block therefore lies within two adjacent blocks of the padded sequence.
+    after its last query. The first number is at least the sum of the other two. The memory of a block therefore lies
+    within two adjacent blocks of the padded sequence.
     """
     before = window // 2
     after = 0 if side == "decoder" else before
@@ -56,7 +56,7 @@ class AttentionSpec(Spec):
             )
 
     def _widths(self, config: ModelSettings) -> tuple[int, int, int]:
-        """Return the total widths of queries, h·d_k, of keys and values, g·(d_k + d_v), and of heads, h·d_v."""
+        """Return three total widths: queries h·d_k, keys and values g·(d_k + d_v), and the heads' outputs h·d_v."""
         kv_heads = config.kv_heads or config.num_heads
         return config.num_heads * config.d_k, kv_heads * (config.d_k + config.d_v), config.num_heads * config.d_v
 

@@ -9,8 +9,8 @@ convolution over positions:
 An encoder starts with s_0 = x. It applies the unit without p once for each word piece, or `steps` times.
 A decoder starts with d_0, the encoder's output, and reads a tape p of its inputs so far: d_t = CGRU(d_{t−1}, p_t).
 The first places of p_t hold x_0 … x_t. The output y_t is d_t at place t. Places outside the source are zeros.
-There are two differences from the paper: the memory is one position high (four in the paper), and a decoder's memory
-has all places that can influence an output.
+There are two differences from the paper: the memory has the height 1 (4 in the paper), and a decoder's memory has all
+places that can influence an output.
 
 Shapes: B sentences, T positions, S source, L places of the tape, K beams, R = B·K rows, D d_model, k kernel.
 """
