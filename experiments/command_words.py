@@ -10,13 +10,18 @@ from functools import cache
 
 _FLAG = r"-[^{}|\s]*"
 _FILE = r"(?<=\{settings\.yaml:)[^-{}|][^{}|]*"
-# A variable of the shell, such as ${HOME}, is no placeholder.
+# A variable of the shell, such as ${HOME}, is not a placeholder.
 PLACEHOLDER = re.compile(rf"(?<!\$)\{{([A-Za-z_][\w.]*)(?::(?:((?:{_FLAG})?\|{_FLAG}|{_FLAG})|({_FILE})))?\}}")
 QUOTED = r"\\[\s\S]|'[^']*'|\"(?:\\[\s\S]|[^\"\\])*\""  # escaped or quoted text
 # A token is a comment, a word (group 1), or one other character: a blank, an operator, or a quote without an end.
 TOKEN = re.compile(rf"(?<![^\s;|&()])#.*|((?:{QUOTED}|[^\s\\'\"`;|&()<>])+)|[\s\S]")
 PYTHON = re.compile(r"(\S*/)?(python|pypy)[\d.]*")
-_OUTSIDE = ("folder", "metrics", "device", "threads")  # placeholders for output files and devices; they are no settings
+_OUTSIDE = (
+    "folder",
+    "metrics",
+    "device",
+    "threads",
+)  # placeholders for output files and devices, which are not settings
 
 
 def names(command: str) -> list[str]:
@@ -28,8 +33,8 @@ def parts_of_command(command: str) -> tuple[str, dict[str, str]]:
     """Return the fixed words of a command, and a mapping from each setting to the option that passes it.
 
     An option is `--lr {lr}`, `lr={lr}` or a flag `{bn:--bn}`. Other words with placeholders belong to the fixed words,
-    because their order matters. `{seed}` also belongs to the fixed words. Neither result contains the Python
-    interpreter or the options for output files.
+    because their order matters. `{seed}` also belongs to the fixed words. The Python interpreter and the options for
+    output files and devices are in neither of the two results.
     """
     fixed, passed = list[str](), dict[str, str]()
     places = [place[0] for place in PLACEHOLDER.finditer(command)]

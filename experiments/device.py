@@ -134,8 +134,8 @@ class GraphRecorder:
 
     Each graph has its own random generator. A replay copies the state of the device's generator to this generator
     before the work, and back after the work. Replayed work therefore draws the same random numbers as eager work. If a
-    capture fails, torch marks its generator as capturing until the process ends, and the generator cannot be used any
-    more. With one generator per graph, this does not affect the device's generator.
+    capture fails, torch marks the graph's generator as capturing until the process ends, and the generator cannot be
+    used any more. With one generator per graph, a failed capture does not affect the device's generator.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -281,7 +281,7 @@ def naming_nondeterminism() -> Iterator[None]:
 def _choose_kernels(deterministic: bool) -> None:
     """Set for the whole process whether torch uses only deterministic kernels."""
     torch.use_deterministic_algorithms(deterministic)
-    # Filling is not needed: every kernel that this program uses overwrites all memory that it allocates.
+    # New memory need not be filled: every kernel that this program uses overwrites all memory that it allocates.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
@@ -323,14 +323,14 @@ def _keep_freed_memory() -> None:
 
 
 def _keep_kernels() -> None:
-    """Set the cache sizes of oneDNN and torch. Both read these variables at the first matrix product.
+    """Set the cache sizes of oneDNN and torch. Both read these environment variables at the first matrix product.
 
     oneDNN caches 1,024 kernels by default. A training needs more: a Transformer has about 30 bf16 products per shape of
     a micro-batch, and a training has up to 64 shapes.
 
     torch caches descriptions of the last 1,024 products of every thread, with 0.2 MB each. oneDNN caches them too, with
     its kernels. torch's cache took 0.7 GB in a training on batches of different shapes, and saves at most 10 µs per
-    product. It is therefore reduced to 16 descriptions.
+    product. torch's cache is therefore reduced to 16 descriptions.
     """
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(KERNELS))
     os.environ.setdefault("LRU_CACHE_CAPACITY", "16")

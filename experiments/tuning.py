@@ -3,10 +3,10 @@
 The trials of a row are stored in one JSON file of the store, `tuning/<digest>.json`. The file is written atomically
 before a trial starts and after it ends. To choose a trial, an Optuna study in memory is filled from the file, with a
 sampler whose seed depends on the trial's number. The chosen settings are therefore a function of the file. A killed
-process loses no trial, a restart does not change the next trial, and a table is printed without Optuna.
+process loses no trial, a restart does not change the next trial, and printing a table does not need Optuna.
 
-The storages of Optuna are not used. With SQLite, several processes may get the same waiting trial. With its journal, an
-interrupted write makes the file unreadable.
+The storages of Optuna are not used. With SQLite, several processes may get the same waiting trial. With Optuna's
+journal, an interrupted write makes the file unreadable.
 """
 
 import warnings
@@ -96,7 +96,7 @@ class Search:
 
     @property
     def best(self) -> Trial | None:
-        """The complete trial with the best value; of equal values, the first. None if no trial is complete."""
+        """The complete trial with the best value, or the first of several equal ones; None if no trial is complete."""
         done = [trial for trial in self.trials if trial.state == COMPLETE and trial.value is not None]
         sign = 1 if self.space.minimize else -1
         return min(done, key=lambda trial: (sign * (trial.value or 0.0), trial.number), default=None)

@@ -56,7 +56,7 @@ class Evaluations(NamedTuple):
         """Make all evaluations in `items`.
 
         If one evaluation fails, the other evaluations are still made, and the first error is raised at the end. But if
-        memory runs out, the disk is full or the device fails, the error is raised at once.
+        memory runs out, the disk is full or the device fails, the error is raised immediately.
 
         renew: eval_id → the attempt whose stored evaluation is replaced.
         """

@@ -321,7 +321,7 @@ def _write_result(
 
 
 def open_members(attempt: AttemptSpec, store: Store) -> list[ensembles.TrainedMember]:
-    """Return the members of an ensemble; [] if the run is no ensemble.
+    """Return the members of an ensemble; [] if the run is not an ensemble.
 
     Raises UserError if a member is missing. If the attempt only evaluates an ensemble, UserError is also raised if a
     member was trained again with other weights since the ensemble was recorded.

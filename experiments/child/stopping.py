@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 class StopRequest:
     """A request to stop. The child calls this object to find out whether it must stop.
 
-    SIGTERM, SIGINT or the end of the coordinator sets the request. A second signal ends the process at once.
+    SIGTERM, SIGINT or the end of the coordinator sets the request. A second signal ends the process immediately.
 
     coordinator: the identity of the coordinator's process; None if the child continues without its coordinator. A
         child on a cluster continues, because its coordinator may be on another machine.

@@ -56,7 +56,7 @@ class History:
     def batches(self, size: int) -> Iterator[list[Point]]:
         """Yield the points since the last call in batches of at least `size`; the last batch may be smaller or empty.
 
-        After each batch, `position` is the end of the events that the batches so far contain.
+        After each batch, `position` covers exactly the events of the batches that were yielded so far.
         """
         self.look()
         batch: list[Point] = []

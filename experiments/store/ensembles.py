@@ -40,7 +40,7 @@ class TrainedMember(NamedTuple):
 def weights_digest(folder: Path) -> str:
     """Return a digest of the final weights in an attempt's folder; "" if they are missing.
 
-    Raises Damaged if their description is damaged.
+    Raises Damaged if the file that describes the weights is damaged.
     """
     files = (read_json(folder / "final" / "meta.json") or {}).get("files")
     return digest(files) if files else ""

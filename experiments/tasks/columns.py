@@ -23,8 +23,8 @@ EXAMPLE_FILE = "examples.jsonl"  # outputs of a user's trainer in an evaluation'
 class Counts:
     """A metric that is a function of sums of counts. An evaluation stores the counts of each sentence.
 
-    names: the names of the counts. If `file` ends in .npy, these are the columns of its array, which has one row per
-        sentence. Otherwise, these are fields of the file's JSON objects.
+    names: the names of the counts. If `file` ends in .npy, they name the columns of its array, which has one row per
+        sentence. Otherwise, they name fields of the file's JSON objects.
     value: the metric as a function of the sums over any selection of sentences. It maps an array of shape
         (…, len(names)) to an array of shape (…).
     length: name of the count that contains a sentence's length in words; "" if there is none. The length is used for

@@ -1,4 +1,4 @@
-"""Find out in a separate process, which imports torch, whether the devices compute in a precision."""
+"""Find out in a separate process, which imports torch, whether this machine's devices can compute in a precision."""
 
 import functools
 import json

@@ -1,7 +1,7 @@
 """The base class of tasks that train a network of model/ on an encoded corpus, such as translation.
 
-A subclass defines the corpus (`corpus`) and the parts of its evaluations. The methods for planning import no torch;
-training and evaluation import it. network.py predicts the memory and disk space of a training.
+A subclass defines the corpus (`corpus`) and the parts of its evaluations. Only training and evaluation import torch;
+the methods for planning do not. network.py predicts the memory and disk space of a training.
 """
 
 import functools

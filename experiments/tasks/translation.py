@@ -85,7 +85,7 @@ class SequenceTask(NetworkTask):
 
     def check_batches(self, config: RunConfig, encoded: EncodedCorpus) -> None:
         source, target = (side.lengths for side in encoded.train.values())
-        BatchPlan(source, target, config.training.tokens_per_batch, 0)  # raises UserError for a pair that fits no batch
+        BatchPlan(source, target, config.training.tokens_per_batch, 0)  # raises UserError for a pair that is too long
 
     def likelihood(
         self, config: RunConfig, evaluation: EvaluationSpec, weights: Path, folder: Path, context: AttemptContext

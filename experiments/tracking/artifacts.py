@@ -27,7 +27,7 @@ class Artifacts:
     def keep(self, mlflow_id: str, source: Path, name: str, fresh: bool = False) -> None:
         """Add a file to the artifacts of a run under `name`. Folders and too large files are left out.
 
-        fresh: whether to replace an existing file always. If False, it is replaced only if its size has changed.
+        fresh: whether to replace an existing file in any case. If False, it is replaced only if its size has changed.
         """
         if not source.is_file() or source.stat().st_size > ARTIFACT_BYTES:
             return

@@ -275,7 +275,7 @@ class Channel:
             return self.next()
 
     def next(self) -> Any:
-        """Return the next message that is no request to stop, or None if the other process has ended."""
+        """Return the next message that is not a request to stop, or None if the other process has ended."""
         with self._turn:
             while True:
                 searched = 0

@@ -108,7 +108,7 @@ def _mark(claimed: Claimed, record: AttemptProgress) -> tuple[int, bool]:
 
     Progress is the step of the last checkpoint plus the number of parts that this attempt completed. A child that is
     stopped saves a checkpoint at its current step. So a single new step in an attempt shorter than LONG_S does not
-    count. If it did, a job whose attempts are always stopped at once would be repeated forever.
+    count. If it did, a job whose attempts are always stopped immediately would be repeated forever.
     """
     reached = max(claimed.best, record.saved_step) + record.parts
     gained = reached - claimed.best

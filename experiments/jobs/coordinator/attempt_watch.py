@@ -49,7 +49,7 @@ class AttemptWatch:
         """Ask a child that hangs to stop. Kill a child that has not ended within the grace time after a request."""
         if live.handle is None:
             return
-        if not live.progress.started:  # on a cluster, an attempt may wait for days, which is no hang
+        if not live.progress.started:  # on a cluster, an attempt may wait for days before it starts
             live.progress.doing = self._engine.waiting_for(live.handle) or live.progress.doing
             if self._engine.outlives:
                 live.heard_at = now

@@ -11,7 +11,7 @@ from experiments.messages import number
 
 
 class Decision(NamedTuple):
-    """The number of runs that a GPU gets at once, and the reason why it does not get more.
+    """The number of runs that a GPU gets at the same time, and the reason why it does not get more.
 
     slots: the slots of the runs that start now.
     """

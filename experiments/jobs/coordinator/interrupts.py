@@ -1,6 +1,6 @@
 """Handle SIGINT and SIGTERM.
 
-After the first signal, children save a checkpoint. The second signal ends the work at once.
+After the first signal, children save a checkpoint. The second signal ends the work immediately.
 """
 
 import signal

@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 #   "empty"      No job waits or runs.
 #   "stopped"    The loop ends only on request, for example after a signal or `ablations work --drain`.
 #   "submitted"  All jobs that can be submitted to the cluster are submitted.
-#   "settled"    The loop ends at once: it collects the attempts that have ended, and starts no attempt.
+#   "settled"    The loop ends immediately: it collects the attempts that have ended, and starts no attempt.
 Until = Literal["empty", "stopped", "submitted", "settled"]
 
 

@@ -78,7 +78,7 @@ class Placement:
         self._task_of, self.reporter = task_of, reporter
         self.preparation = Preparation(task_of, store.root)
         self.account = Account(store)
-        self._elapsed: dict[tuple[str, int], float] = {}  # running attempt → seconds
+        self._elapsed: dict[tuple[str, int], float] = {}  # running attempt → its age in seconds
         self._gpu_occupancy = GpuOccupancy()
         self._memory = Admission()
         self._leased: set[str] = set()
@@ -157,7 +157,7 @@ class Placement:
     def learn_memory(self, live: RunningAttempt) -> None:
         """Record the peak GPU memory of a finished run if its memory was unknown and was measured.
 
-        Jobs like this one may share a GPU from then on.
+        Waiting jobs of the same task and study may share a GPU from then on.
         """
         if (gb := self._gpus.peak_gb(live)) is not None:
             self.queue.learn_gpu_memory(live.claimed.job, gb)
@@ -193,7 +193,7 @@ class Placement:
     def _allowed(self, claimed: Claimed) -> bool:
         """Return whether the job may start. If it may not start, hold the job and record the reason.
 
-        A job may start if this user has queued it, if this user trusts its code, or if it executes no user's code.
+        A job may start if this user has queued it, if this user trusts its code, or if it executes no code of a user.
         """
         if claimed.signed or not trust.executes(claimed.job):
             return True
@@ -319,7 +319,7 @@ class Placement:
 def no_parent_run(store: Store, queue: WorkQueue, job: Job, code: str) -> str:
     """Return the reason why a branch cannot begin: its parent run has no checkpoint of the step.
 
-    Return "" if the branch can begin or has begun, and for a run that is no branch. If the parent run failed after the
+    Return "" if the branch can begin or has begun, or if the run is not a branch. If the parent run failed after the
     step, the branch can begin, because a later failure does not change the checkpoint of the step.
     """
     parent_run = job.spec.parent_run

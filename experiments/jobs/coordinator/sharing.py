@@ -29,7 +29,7 @@ from experiments.records import CONTEXT_GB
 # They take 22 ms at half the measured speed of its bf16 matrix products (784e12 operations/s).
 FULL_STEP = 1e11
 LARGE = 0.5  # two runs of this load fill the GPU
-FIRST = (4, 2, 1)  # possible numbers of runs at once before the throughput is measured
+FIRST = (4, 2, 1)  # possible numbers of simultaneous runs before the throughput is measured
 GAIN = 1.1  # a doubling of the number of runs must raise the throughput at least by this factor
 SHARERS = 8  # a run that shares a GPU gets the GPU's CPU threads divided by this number
 
@@ -119,7 +119,7 @@ class Window(NamedTuple):
 class Level:
     """The number of runs that may share a GPU according to measurements.
 
-    limit: largest number of runs at once.
+    limit: largest number of simultaneous runs.
     before: the window with which later windows are compared.
     settled: whether the limit is final.
     why: reason for the limit, for messages.

@@ -40,8 +40,8 @@ class Throughput:
     """Measures the rates of the runs on one GPU in time windows.
 
     A window begins when the number of runs changes, or when the window before it is complete. Only the time in which no
-    run is starting counts for the length of a window. If one run ends and another run replaces it at once, the window
-    goes on.
+    run is starting counts for the length of a window. If one run ends and another run replaces it immediately, the
+    window goes on.
 
     The rate of a run is the median of its measurements in the window, so that single slow steps have no effect. A
     measurement is the number of target tokens/s that the run reports. If the run does not report this number, a

@@ -70,7 +70,7 @@ class GpuMemory:
         self._asked: Future[Mapping[str, float]] | None = None  # the call that is running
 
     def sample(self) -> Mapping[str, float]:
-        """Return the GB in use on each GPU, by UUID and by index; {} if there is no new answer of nvidia-smi.
+        """Return the GB in use on each GPU, by UUID and by index; {} if nvidia-smi has given no new answer.
 
         nvidia-smi is called about every SAMPLE_S.
         """

@@ -83,20 +83,20 @@ class Keeper:
 
     @property
     def living(self) -> bool:
-        """Whether the child lives. If it does not, `wait` returns at once."""
+        """Whether the child lives. If it does not, `wait` returns immediately."""
         return self._child.poll() is None
 
     def terminate(self) -> None:
         """Send SIGTERM to the child, but only once.
 
-        Clusters repeat their signals, and a second SIGTERM would end the child at once.
+        Clusters repeat their signals, and a second SIGTERM would end the child immediately.
         """
         if not self._asked.is_set() and self.living:
             self._asked.set()
             self._child.terminate()
 
     def kill(self) -> None:
-        """End the child and its process group at once."""
+        """Kill the child and its process group."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._child.pid, signal.SIGKILL)
 

@@ -2,7 +2,7 @@
 
     workers/items/<name>               an attempt that no worker has taken
     workers/requests/<name>.stop       a request to end an attempt after a checkpoint
-    workers/requests/<name>.kill       a request to end an attempt at once
+    workers/requests/<name>.kill       a request to end an attempt immediately
     workers/<worker>/taken/<name>      an attempt of this worker; removed once its end is recorded
     workers/<worker>/worker.json       the slots of the worker (`Node`)
     workers/<worker>/job.json          the cluster's job; a worker takes no attempt before this file exists

@@ -1,4 +1,4 @@
-"""The queue: jobs in SQLite. Any number of processes may use it at once.
+"""The queue: jobs in SQLite. Any number of processes may use it at the same time.
 
 Every change is one BEGIN IMMEDIATE transaction. Any process may call `enqueue`, `cancel` and `retry` at any time. Only
 the coordinator claims and finishes jobs (work_queue.py). The queue can be lost without harm: results are in the store,
@@ -49,7 +49,7 @@ class Queue(QueueConnection):
     def cancel(self, run_ids: Iterable[str]) -> int:
         """Cancel waiting and running jobs, and return their number.
 
-        Waiting jobs end at once. The coordinator stops running jobs.
+        Waiting jobs end immediately. The coordinator stops running jobs.
         """
         count = 0
         with self._change():

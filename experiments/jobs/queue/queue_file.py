@@ -46,7 +46,7 @@ CREATE TABLE notes (name TEXT PRIMARY KEY, text TEXT NOT NULL) WITHOUT ROWID;
 
 
 def connect(path: Path, *, create: bool) -> sqlite3.Connection:
-    """Return a connection in autocommit mode. With `create=False` a missing file reads as an empty queue.
+    """Return a connection in autocommit mode. With `create=False`, a missing file reads as an empty queue.
 
     Raises UserError for a file that is not a queue, has an unsupported version, or cannot be read.
     """

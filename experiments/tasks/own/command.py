@@ -50,7 +50,7 @@ from experiments.tasks.own.shell import run_command
 from experiments.tasks.own.trainer_output import metrics_in_file
 from model.strict import StrictModel
 
-LONGEST_WORD = 131_000  # maximum length of an argument in bytes; Linux allows 32 pages
+LONGEST_WORD = 131_000  # maximum length of an argument in bytes; Linux allows 32 pages of 4,096 bytes
 GIVEN = ("seed", "folder", "metrics", "settings", "settings.yaml", "device", "threads")
 WORK = "work"  # name of the folder, inside {folder}, in which a command with `links` runs
 
@@ -116,7 +116,7 @@ class CommandTask(_Declared):
         Raises UserError if a setting or the command is invalid.
         """
         changed, command = super().with_settings(settings, trainer), trainer.command
-        made: Any = changed.config_type  # the type that was created above
+        made: Any = changed.config_type  # the type that super().with_settings has created
         made.placed_in_command = tuple(names(command))
         _check(command, made)
         named = Scripts(command, self.folder)

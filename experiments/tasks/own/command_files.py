@@ -68,7 +68,7 @@ class Scripts:
             before = each
 
     def _name(self, file: Path, places: list[Path], program: str, depth: int, ran: bool) -> None:
-        """Add a file. ran: whether the file follows directly after a program; then it is a script."""
+        """Add a file. ran: whether the file follows directly after a program, which makes it a script."""
         with file.open("rb") as stream:
             head = stream.read(_HEAD)
             shell = file.suffix in (".sh", ".bash") or _OF_A_SHELL.match(head) is not None

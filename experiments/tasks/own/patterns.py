@@ -274,7 +274,7 @@ def report_progress(emit: Callable[..., None], done: Any, total: Any) -> None:
 
 
 def _whole(text: Any) -> int | None:
-    """Return a text such as "1000" or "1,000" as a number of steps; None if the text is no number of steps."""
+    """Return a text such as "1000" or "1,000" as a number of steps; None if it is not such a number."""
     written = str(text).strip()
     if "," in written and not re.fullmatch(r"\d{1,3}(,\d{3})+", written):
         return None

@@ -17,7 +17,7 @@ from typing import IO, Any
 
 from experiments.errors import UserError
 
-CHUNK = 1 << 16  # bytes to read at once
+CHUNK = 1 << 16  # bytes per read
 HEAD = TAIL = 2 << 20  # bytes kept of the beginning and of the end of a log; the end may have up to twice as many
 LONGEST_LINE = 16 << 20  # maximum length of a line with metrics in characters
 LAST_LINES = 200  # metrics must be within this number of lines at the end of the output
