@@ -8,7 +8,7 @@ environments that `python -m benchmarks.setup_peers DIR` creates; the report nam
 measures the processor time of each process; use it with --threads 1 on a machine with other work.
 
 `ratio` is our speed divided by the speed of the fastest peer of the case: PyTorch toolkits in fp32, or CTranslate2 in
-fp32. `worst` is the smallest ratio / floor. The command exits with 1 if it is below 1.
+fp32. `worst` is the smallest ratio / floor. The command exits with 1 if `worst` is below 1 or a case was not measured.
 """
 
 import argparse

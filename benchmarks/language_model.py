@@ -7,7 +7,8 @@ learned positions, GELU, one matrix for embedding and softmax) without dropout, 
 do their rounds in turn, and the result is the median. One peer is nanoGPT's network and loop, rewritten here from its
 description, because nanoGPT is not a package. The other is Hugging Face's GPT-2, in the environment `hf` that
 `python -m benchmarks.setup_peers DIR` creates. `two runs` compares two simultaneous runs of ours with one thread each
-with the fastest peer with all threads. `worst` is the smallest ratio / floor. If it is below 1, the exit code is 1.
+with the fastest peer with all threads. `worst` is the smallest ratio / floor. The command exits with 1 if `worst` is
+below 1 or a case was not measured.
 """
 
 import argparse

@@ -6,13 +6,13 @@
 
 `steps` trains a model of width 16 with the trainer, its batches and its checkpoints.
 `shapes` trains on pairs with the lengths of multi30k, so that almost every batch has a new shape. It compares the
-memory with the prediction of `plan`. The memory must be flat from step 500 on.
+memory with the prediction of `plan`.
 `encode` writes a corpus of short generated pairs and prepares it as a run does. It reports pairs per second and busy
 cores while encoding. Then it trains on the corpus and measures the process's anonymous memory, without the pages of the
 mapped corpus, which the system can reclaim.
 
-Memory is flat if, after the first tenth, no sample differs from the median by more than 5 %. Otherwise the exit code
-is 1.
+Memory is flat if, after the first tenth (`shapes`: after step 500), no sample differs from the median by more than
+5 %. Otherwise the exit code is 1.
 """
 
 import argparse

@@ -1,6 +1,6 @@
 """Jobs for the first training steps on a corpus, in which almost every micro-batch has a new shape.
 
-Our engine makes its batches as a run does (experiments/tasks/train_network.py). The peers get the same pairs, in
+Our engine makes its batches as a run does (experiments/tasks/pair_batches.py). The peers get the same pairs, in
 batches as toolkits make them: the pairs of a round are sorted by length and divided into batches in which neither side
 has more than the given number of tokens, including padding. The batches are then shuffled. The work of a round is
 counted in target tokens without padding.

@@ -13,8 +13,9 @@ convolutions and with relative positions, against the toolkits that support them
 every micro-batch has a new shape (benchmarks/real_batches.py), and the share of its time that building kernels takes.
 
 `two runs` compares two simultaneous runs of ours with one thread each, as the scheduler places runs on a CPU, with the
-fastest peer with all threads. `worst` is the smallest ratio / floor. The command exits with 1 if it is below 1.
-`--clock cpu` measures the processor time of each process; use it with --threads 1 on a machine with other work.
+fastest peer with all threads. `worst` is the smallest ratio / floor. The command exits with 1 if `worst` is below 1 or
+a case was not measured. `--clock cpu` measures the processor time of each process; use it with --threads 1 on a machine
+with other work.
 """
 
 import argparse
@@ -100,7 +101,7 @@ def _case(
     options: argparse.Namespace,
     layer: str = "",
 ) -> list[dict[str, Any]]:
-    """Return one result. For the Transformer of size tiny in bf16, add one of two simultaneous runs."""
+    """Return one result. For the Transformer of size tiny in bf16, also return the result of two simultaneous runs."""
     job = {
         "model": MODELS[size], "layer": layer, "settings": LAYERS[layer], "precision": precision, "batches": batches,
         "dropout": 0.1, "smoothing": 0.1,

@@ -2,8 +2,8 @@
 
     python -m benchmarks.word_dependence [--pairs N] [--pieces N] [--json]
 
-For the first N training pairs, the command prints the percentage of German pieces whose word depends on a distant word.
-Pieces are those of BPE with a vocabulary of `--pieces`, without EOS. The word may depend on:
+For the first N training pairs, the command prints the percentage of German pieces whose word depends on one of these
+words (pieces: BPE with a vocabulary of `--pieces`, without EOS):
 
     source   an English word other than the one that it translates; the distance is in English words between the two
     target   an earlier German word; the distance is in German words

@@ -28,7 +28,7 @@ def steps(batch: list[list[int]], job: dict[str, Any]) -> int:
 
 
 def report(job: dict[str, Any], decode: Callable[[], int], version: str) -> None:
-    """Serve rounds of `decode`. Each round repeats it for about one second.
+    """Serve rounds of `decode`. Each round repeats `decode` for at least one second.
 
     decode: decodes all sentences of the job and returns the total number of output pieces.
     """

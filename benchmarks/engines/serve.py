@@ -1,9 +1,9 @@
 """Common code of the engines' scripts, which do one round of the same work for each line of standard input.
 
-The job is one line of JSON on standard input. For training it has the keys model, batches (of pairs of piece ids),
-precision, threads, dropout and smoothing; for decoding see measure.py. The script writes one line after its warm-up,
-then one line for every line "round" that it reads. The output of toolkits goes to standard error. This module uses only
-the standard library, because each script runs in its toolkit's environment.
+The job is one line of JSON on standard input. Its keys for training include model, batches (of pairs of piece ids),
+precision, threads, dropout and smoothing. measure.py lists the keys for decoding. The script writes one line after its
+warm-up, then one line for every line "round" that it reads. The output of toolkits goes to standard error. This module
+uses only the standard library, because each script runs in its toolkit's environment.
 """
 
 import json
