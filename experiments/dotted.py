@@ -48,7 +48,7 @@ def flatten(config: BaseModel | Mapping[str, Any], prefix: str = "") -> Iterator
             yield f"{prefix}{key}", value
 
 
-@cache  # called for every run of a plan
+@cache  # this function is called for every run of a plan
 def defaults(kind: type[BaseModel]) -> Mapping[str, Any]:
     """Return the defaults of a type of configuration, by dotted name."""
     return MappingProxyType(dict(flatten(kind())))

@@ -92,7 +92,7 @@ class Evaluations(NamedTuple):
                 f"{why_unknown(f'evaluation.{name}')} Then `ablations run` makes the evaluation."
             )
         target = self.context.folder / "evaluations" / spec.eval_id
-        target.parent.mkdir(exist_ok=True)  # without parents=True, so that a store that was moved is not created again
+        target.parent.mkdir(exist_ok=True)  # no parents=True, because a store that was moved must not be created again
         target.mkdir(exist_ok=True)
         versions = self.task.versions()
         parts: dict[str, Part] = {}

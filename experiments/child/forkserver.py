@@ -40,7 +40,7 @@ def main(arguments: Sequence[str]) -> None:
         with contextlib.suppress(ImportError), warnings.catch_warnings(action="ignore"):
             importlib.import_module(name)
     gc.collect()
-    gc.freeze()  # so that the garbage collection of a child does not copy the shared memory pages
+    gc.freeze()  # the garbage collection of a child then does not copy the shared memory pages
     ours = [one for name, one in [*sys.modules.items()] if name.partition(".")[0] in ("experiments", "model")]
     files = [Path(one.__file__) for one in ours if one.__file__]
     states = states_of(files)

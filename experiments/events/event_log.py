@@ -22,7 +22,7 @@ from experiments.store.layout import Store
 
 FILE = "events.jsonl"
 NOT_FSYNCED = ("metrics", "progress")
-ENDS = ("finished", "failed", "preempted", "ended")  # the last event of an attempt whose end is known
+ENDS = ("finished", "failed", "preempted", "ended")  # kinds of an attempt's last event if its end is known
 PROGRESS_EVERY_S = 1.0
 LAST_BYTES = 1 << 13  # number of bytes that `last_event` first reads from the end of a file
 
@@ -110,7 +110,7 @@ class Tail:
             self.damaged = max(1, self.damaged)
             return
         with file:
-            if not file.seekable():  # a pipe
+            if not file.seekable():  # the path is a pipe
                 return
             file.seek(self.offset)
             while (until is None or self.offset < until) and (line := self._line(file)):
@@ -153,7 +153,7 @@ def last_event(folder: Path, having: str = "kind") -> dict[str, Any] | None:
             while True:
                 begin = max(0, size - window)
                 file.seek(begin)
-                lines = file.read(size - begin).split(b"\n")[begin > 0 : -1]  # complete lines only
+                lines = file.read(size - begin).split(b"\n")[begin > 0 : -1]  # keep only complete lines
                 for line in reversed(lines):
                     with contextlib.suppress(LineError):
                         event = decode(line + b"\n") if line.strip() else None

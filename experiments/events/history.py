@@ -33,7 +33,7 @@ class History:
 
     def __init__(self, store: Store, run_id: str) -> None:
         self._store, self._run_id = store, run_id
-        self._tails: dict[int, Tail] = {}  # attempt number → reader, for started attempts
+        self._tails: dict[int, Tail] = {}  # number of a started attempt → reader of its events
         self.begin = 0
         self.last: dict[str, int] = {}  # metric name → step of the last point that was yielded
         self.started: dict[str, Any] = {}  # "started" event of the latest attempt

@@ -31,7 +31,7 @@ _IDENTITY = (*_PLACES, "platform", "revision", "tool", "traceback", "message", "
 _MUST_BE = ("message",)  # required fields of events (experiments/events/lines.py), which are emptied, not removed
 _RECORDS = ("result.json", "config.json", "store.json")
 _EVENTS = "events.jsonl"
-_TEXTS = ("log.txt", "uncommitted.diff")  # free text
+_TEXTS = ("log.txt", "uncommitted.diff")  # files of free text
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 STAT, TASKS = "/proc/{}/stat", "/proc/{}/task"
 CHILDREN = f"{TASKS}/{{}}/children"
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-_STATE, _PARENT, _START_TICKS = 0, 1, 19  # fields 3, 4 and 22 of /proc/PID/stat, counted from the field after the name
+_STATE, _PARENT, _START_TICKS = 0, 1, 19  # fields 3, 4 and 22 of /proc/PID/stat, as indices after the name
 _CPU_TICKS = slice(11, 15)  # fields 14 to 17: user and system time of the process, and of its ended children
 
 

@@ -78,7 +78,7 @@ def name_new(made: Path, path: Path) -> None:
         path.hardlink_to(made)
     except FileExistsError:
         return
-    except OSError:  # a disk without hard links
+    except OSError:  # the disk does not support hard links
         if path.exists():
             return
         made.replace(path)
@@ -107,7 +107,7 @@ def _mark_as_in_use(handle: int) -> None:
 
     When a process is killed, the kernel releases its locks. So `sweep` can remove the temporary files of the process.
     """
-    with contextlib.suppress(OSError):  # a disk without locks
+    with contextlib.suppress(OSError):  # the disk does not support locks
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 

@@ -35,7 +35,7 @@ from experiments.store.results import RESULT_FILE, EvaluationResult, TrainingRes
 
 VERSION = 1
 MARKER = "store.json"
-LOG = "log.txt"  # in an attempt's folder
+LOG = "log.txt"  # name of the log in an attempt's folder
 _IDENTITY = re.compile(r"[0-9a-f]{16}")
 _ATTEMPT = re.compile(r"[0-9]{4,9}")
 
@@ -281,7 +281,7 @@ def rows_of(store: Store, run_id: str) -> list[TableRow]:
     for one in recorded or [description_of(store, run_id, forgiving=True).get("row")]:
         with contextlib.suppress(KeyError, TypeError, ValueError):
             study, profile, corpus, row, group = map(str, one["member"])
-            f"{study}{profile}{corpus}{row}{group}".encode()  # ValueError for an unpaired surrogate
+            f"{study}{profile}{corpus}{row}{group}".encode()  # raises ValueError for an unpaired surrogate
             settings, trees = dict(one["settings"]), tuple(map(str, one.get("trees", ())))
             if settings and "trees" not in one:  # version 0.1.0 stored facts of the trainer among the settings
                 settings, trees = _without_facts(store, run_id, settings)

@@ -58,7 +58,7 @@ class Encoded(Facts):
     """The encoded training set. Counts are in sentence pairs."""
 
     kept: Count | None = None
-    bytes: Count | None = None  # size of running text
+    bytes: Count | None = None  # size of running text in bytes
     dropped_empty: Count = 0
     dropped_long: Count = 0
     source: Side = Field(default_factory=functools.cache(Side))
@@ -268,7 +268,7 @@ class SetFacts(Facts):
     """Facts about the data of the scored set."""
 
     seen_in_train: Seen = Field(default_factory=functools.cache(Seen))
-    bytes: Count | None = None  # size of running text
+    bytes: Count | None = None  # size of running text in bytes
 
 
 class EvaluationResult(Record):

@@ -29,7 +29,7 @@ class Keep(NamedTuple):
     """
 
     what: str
-    every: int  # steps
+    every: int  # number of steps between checkpoints; for AT, the step of the checkpoint
     kept: int = 1
     needed: int = 0
 

@@ -35,7 +35,7 @@ COUNTED = "counted.json"  # file in a run's folder: settings that the run did no
 _VERSION = 1
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 _TREE = "code_tree"  # a setting in the names of runs of version 0.1.0
-# Recorded settings that are not part of the names of runs of version 0.1.0. All other settings are.
+# Recorded settings on which the names of runs of version 0.1.0 do not depend. They depend on all other settings.
 _NOT_IN_OLD_NAMES = ("task", "seed", "output_progress", "folder_links", "code_lines")
 
 

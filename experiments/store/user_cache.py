@@ -12,7 +12,7 @@ from typing import Any
 from experiments.errors import UserError
 from experiments.store.checksummed import read_json, write_json
 
-LARGEST = 5_000  # entries; a full cache is emptied
+LARGEST = 5_000  # maximum number of entries; a full cache is emptied
 
 
 class UserCache:

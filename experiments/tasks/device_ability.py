@@ -9,7 +9,7 @@ from typing import NamedTuple
 from experiments.config.field_types import PrecisionChoice
 from experiments.processes.processor import has_bf16
 
-PATIENCE_S = 120.0  # time limit; importing torch is slow on a busy machine or from a network disk
+PATIENCE_S = 120.0  # time limit in seconds; importing torch is slow on a busy machine or from a network disk
 _ASK = """
 import ablations  # puts the folder of model, experiments and reports on the import path
 import json

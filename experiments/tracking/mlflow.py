@@ -159,7 +159,7 @@ class Tracker:
                 self.hide(run.run_id)  # a set was evaluated again: MLflow would merge old and new scores
                 return self._sync(run, record)
         entry = entry or self._create(run, history, begin, about)
-        if entry.name != (name := self._name(run, history)):  # named by a version that did not record rows
+        if entry.name != (name := self._name(run, history)):  # an older version that did not record rows named it
             self.client.update_run(entry.mlflow_id, name=name)
             entry.name = name
         self._set_tags(entry, about)  # before the scores, because SCORED names all scores that MLflow may have

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from experiments.identity import digest
 
-LONGEST = 250  # characters
+LONGEST = 250  # maximum length of a key in characters
 # A refused character, or an underscore that could be the beginning of an escape.
 _REFUSED = re.compile(r"[^\w.\- :/]|_(?=x[0-9A-F]*(?:_|[^\w.\- :/]))")
 _REFUSED_AND_PATH = re.compile(r"[^\w\- :]|_(?=x[0-9A-F]*(?:_|[^\w\- :]))")

@@ -47,8 +47,8 @@ class Table:
     profile: str
     corpus: str
     title: str  # Markdown
-    latest: str  # Markdown: profile and corpus
-    runs: Sequence[ScoredRun]  # by row, then by seed
+    latest: str  # profile and corpus, in Markdown
+    runs: Sequence[ScoredRun]  # sorted by row, then by seed
     lines: Sequence[RowLine]
     note: str  # Markdown
     files: Mapping[str, bytes]

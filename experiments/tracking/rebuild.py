@@ -43,7 +43,7 @@ def rebuild(store: Store, runs: Iterable[TrackedRun]) -> list[str]:
             except Exception as error:
                 problems.append(f"{run.run_id}: {error}")
         tracker.close()
-        file_of(store.mlflow_db).unlink(missing_ok=True)  # first, so that a kill leaves no list of another database
+        file_of(store.mlflow_db).unlink(missing_ok=True)  # removed first, so that a kill leaves no wrong list
         for suffix in ("", "-wal", "-shm", "-journal"):
             store.mlflow_db.with_name(store.mlflow_db.name + suffix).unlink(missing_ok=True)
         (state / store.mlflow_db.name).replace(store.mlflow_db)

@@ -139,7 +139,7 @@ def own_evaluations(store: Store, run_id: str, evaluated_t: Mapping[str, float])
     """
     found = {name: eval_id for row in rows_of(store, run_id)[:1] for name, eval_id in row.evaluations.items()}
     made = dict(evaluations(store, run_id))
-    places = {eval_id: place for place, eval_id in enumerate(evaluated_t)}  # order of events, for equal times
+    places = {eval_id: place for place, eval_id in enumerate(evaluated_t)}  # decides between equal times
     for eval_id in sorted(made, key=lambda one: (evaluated_t.get(one, math.inf), places.get(one, 0), one)):
         found.setdefault(made[eval_id].set or "", eval_id)
     return found

@@ -14,7 +14,7 @@ from experiments.tracking.database import import_mlflow, log
 from experiments.tracking.mlflow_keys import to_key, whole_names
 
 ROWS_OF = "rows_of"  # tag of a row of a printed table; its value is the tag `heading` of the table's heading
-TABLE = "table"  # tag of a row of a printed table and of its trained runs, with the same value
+TABLE = "table"  # tag with the same value for all rows of a printed table and their trained runs
 PARENT = "mlflow.parentRunId"
 SHARED = "training"  # tag of a row that shares a training: run_id of the training
 CONTENT = "content"  # tag: digest of a view's content; written last, so that incomplete views lack it
@@ -87,7 +87,7 @@ def write_views(client: Any, views: Iterable[MlflowRunView], known: Iterable[Any
 
 def _content(view: MlflowRunView) -> str:
     """Return a digest of a view, without ids that differ between databases."""
-    shown = asdict(view) | {"points": repr(view.points)}  # as text, because values may not be finite
+    shown = asdict(view) | {"points": repr(view.points)}  # text, because values may not be finite
     return digest({name: value for name, value in shown.items() if name not in ("experiment", "parent")})
 
 

@@ -58,7 +58,7 @@ _DEVICE_FAILED = (
 
 
 HERE = Path(__file__).resolve().parent
-LONGEST_MESSAGE, LONGEST_TRACEBACK = 10_000, 100_000  # characters
+LONGEST_MESSAGE, LONGEST_TRACEBACK = 10_000, 100_000  # maximum lengths in characters
 
 
 def failure(error: BaseException) -> dict[str, Any]:
@@ -106,7 +106,7 @@ def failure_class(error: BaseException, message: str = "") -> str:
     number = error.errno if isinstance(error, OSError) else None
     if (
         isinstance(error, (MemoryError, OutOfMemory))
-        or type(error).__name__ == "OutOfMemoryError"  # torch's class
+        or type(error).__name__ == "OutOfMemoryError"  # the class is defined by torch
         or (isinstance(error, RuntimeError) and any(word in message for word in _NO_MEMORY))
         # There was no memory to load a library. The ImportError of glibc's loader has no errno.
         or (isinstance(error, ImportError) and "failed to map segment from shared object" in message)

@@ -71,7 +71,7 @@ def _answer(request: Mapping[str, Any], loaded: list[Trainer], channel: Channel)
         return _asked(trainer, settings, request, channel)
     if what == "train":
         return _train(trainer, settings, request, channel)
-    answer = getattr(trainer, what)(settings)  # reads, num_params, cost
+    answer = getattr(trainer, what)(settings)  # the function `reads`, `num_params` or `cost`
     return {"answer": [str(path) for path in answer] if what == "reads" else plain(answer)}
 
 

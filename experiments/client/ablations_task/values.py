@@ -23,7 +23,7 @@ from typing import Any, Callable, Dict, Mapping, Sequence
 
 from .errors import UserError
 
-SHOWN = 100  # characters of a name or value in a message
+SHOWN = 100  # maximum number of characters of a name or value in a message
 
 
 def plain(value: Any, text: Callable[[str], str] = str) -> Any:
@@ -176,7 +176,7 @@ def _described(annotation: Any, where: str, default: Any) -> tuple[dict[str, Any
 
 def _kind_of(annotation: Any, where: str, default: Any = None) -> dict[str, Any]:
     origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
-    with contextlib.suppress(TypeError):  # the annotation is not hashable
+    with contextlib.suppress(TypeError):  # some annotations are not hashable
         if annotation in SIMPLE:
             return {"simple": SIMPLE[annotation]}
     if is_group(annotation):

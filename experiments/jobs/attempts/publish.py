@@ -87,7 +87,7 @@ def _take_evaluation(store: Store, run_id: str, attempt: int, eval_id: str, weig
     made, stands = _whole(EvaluationResult, source), _whole(EvaluationResult, target)
     if made is None or (stands is not None and made.renews != stands.attempt):
         return False  # the existing evaluation stays, unless the new one was made to replace it
-    if made.weights_attempt not in (None, weights):  # the evaluation is of other weights than the present ones
+    if made.weights_attempt not in (None, weights):  # the evaluation used other weights than the present ones
         return False
     made.write(source / RESULT_FILE, attempt=attempt, weights_attempt=weights)
     target.parent.mkdir(exist_ok=True)

@@ -49,7 +49,7 @@ class Coordinator:
         self._refilled_at = -1  # number of ended jobs at the last refill
         self._seen_version = -1
         self._draining = False
-        self._disk_full = ""  # message of a child that could not write
+        self._disk_full = ""  # error message of a child that could not write to the disk
 
     def run(self, until: Until, only: Collection[str] | None = None) -> None:
         """Work until the condition `until` is met, or until a signal arrives.

@@ -17,7 +17,7 @@ from experiments.tasks.load import validated
 
 log = logging.getLogger(__name__)
 
-TaskOf = Callable[[RunSpec], Task]  # experiments/tasks/load.py; raises UserError for a task that cannot be loaded
+TaskOf = Callable[[RunSpec], Task]  # task_of in experiments/tasks/load.py; raises UserError if a task cannot be loaded
 
 
 class Preparation:

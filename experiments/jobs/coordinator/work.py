@@ -30,8 +30,8 @@ from experiments.store.budget import BUDGET
 from experiments.store.durable import remove_folder
 from experiments.store.layout import Store
 
-SINKS_S = 60.0  # limit of the wait for each sink at the end
-INTERRUPTED_S = 10.0  # limit of the wait for MLflow after a signal; the next coordinator writes the rest
+SINKS_S = 60.0  # longest wait in seconds for each sink at the end
+INTERRUPTED_S = 10.0  # longest wait in seconds for MLflow after a signal; the next coordinator writes the rest
 
 
 def work(
@@ -101,7 +101,10 @@ _NAME = re.compile(
 )
 _INSIDE = (
     *("", "evaluations", "evaluations/*", "attempts", "attempts/*", "attempts/*/evaluations/*"),
-    *("attempts/*/checkpoints", "attempts/*/final"),  # trainers also write here, but no names that match _NAME
+    *(
+        "attempts/*/checkpoints",
+        "attempts/*/final",
+    ),  # trainers also write here, but never use a name that matches _NAME
 )
 
 
@@ -115,7 +118,7 @@ def sweep(store: Store, running: Collection[str]) -> int:
     count = 0
     for folder in _places(store, running):
         home = store.root if folder.is_relative_to(store.root) else store.state_dir
-        began = (home / locks.FILE).stat().st_mtime  # start of this coordinator by the clock of the folder's disk
+        began = (home / locks.FILE).stat().st_mtime  # start time of this coordinator, by the clock of the disk
         with contextlib.suppress(OSError), os.scandir(folder) as entries:
             for entry in entries:
                 if _NAME.fullmatch(entry.name) and not entry.is_symlink():

@@ -35,7 +35,7 @@ NODES = ("SLURM", "CUDA_MPS")
 _DECIDED = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 SETUP_FAILED = 111  # exit code after a line of --setup failed
 OUTPUT = 2000  # number of bytes at the end of the log that the message about a failed line contains
-REQUESTS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2, signal.SIGCONT)  # a cluster sends these to end a job
+REQUESTS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2, signal.SIGCONT)  # clusters send these to end a job
 _PR_SET_PDEATHSIG = 1
 
 
@@ -125,7 +125,7 @@ def run_child(folder: str) -> int:
     keeper = Keeper(Path(folder))
 
     def ask(number: int, _frame: FrameType | None) -> None:
-        if number != signal.SIGCONT:  # clusters send it together with other signals
+        if number != signal.SIGCONT:  # clusters send SIGCONT together with other signals
             keeper.terminate()
 
     for number in REQUESTS:

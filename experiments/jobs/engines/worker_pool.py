@@ -15,7 +15,7 @@ from experiments.jobs.engines.work_items import BEGAN, FAILED, JOB, WORKER, Work
 from experiments.store.checksummed import read_json, write_json
 from experiments.store.durable import remove_folder
 
-TRIES = 3  # workers in a row that may end before they begin
+TRIES = 3  # number of workers in a row that may end before they begin
 PROGRAM = (sys.executable, "-P", "-m", "experiments.jobs.engines.node_worker")
 SAFE = "No run was lost. Continue with the same command."
 

@@ -44,5 +44,5 @@ def _converted(values: Mapping[str, Any]) -> dict[str, Any]:
     same |= {"keeps": keeps, "continues": tuple(values["continues"]), "read_at": tuple(values["read_at"])}
     spec = recorded_spec(values)
     if spec.named_by is None and (name := recorded_name(spec.run_id, values, values["config"], spec.inputs)):
-        spec = replace(spec, named_by=named_by_of(name))  # the run of a user's trainer
+        spec = replace(spec, named_by=named_by_of(name))  # only runs of users' trainers have this record
     return Job(spec, evaluations=evaluations, renew=renewed, read_by=read_by, **same).to_json()

@@ -51,7 +51,7 @@ def new_checkpoint(context: AttemptContext, step: int) -> Iterator[Path]:
     """
     home = context.folder / CHECKPOINTS
     path = home / f"step-{step:08d}"
-    home.mkdir(exist_ok=True)  # without parents=True, so that a store that was moved is not created again
+    home.mkdir(exist_ok=True)  # no parents=True, because a store that was moved must not be created again
     with whole_folder(path, replace=True) as aside:
         yield aside
         write_json(_description(path), {"step": step, "files": _described(aside)})

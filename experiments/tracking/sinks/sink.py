@@ -72,7 +72,7 @@ class SinkProcess:
             stdout=subprocess.PIPE,
             stderr=(folder / "log.txt").open("ab"),
             env={**os.environ, "PYTHONPATH": os.pathsep.join(import_path())},
-            start_new_session=True,  # so that Ctrl-C reaches only the coordinator
+            start_new_session=True,  # Ctrl-C then reaches only the coordinator
         )
         atexit.register(self._process.kill)  # normally, the process ends when its input is closed
 
