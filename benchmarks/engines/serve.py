@@ -45,7 +45,7 @@ def target_tokens(batch: list[Pair]) -> int:
 
 
 class Rounds:
-    """Divides a script's loop into rounds. The loop calls `step_done` after every step.
+    """The rounds of a script's loop. The loop calls `step_done` after every step.
 
     A round has `steps` steps and `done` units of work. The first answer contains `facts`. `later` gives the steps and
     the work of each round after the warm-up, if they differ from those of the warm-up.

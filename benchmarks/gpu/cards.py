@@ -87,7 +87,7 @@ def _train(options: argparse.Namespace) -> int:
 
 
 class _Clock:
-    """Counts the trainer's steps and stops it after one round of warm-up and ROUNDS_TRAINED measured rounds."""
+    """A clock that stops the trainer after one round of warm-up and ROUNDS_TRAINED measured rounds."""
 
     def __init__(self, device: Device, steps: int) -> None:
         self._device, self.steps, self._done = device, steps, 0

@@ -98,7 +98,7 @@ def _train(options: argparse.Namespace) -> int:
 
 
 class _Clock:
-    """Waits for the parent's message after the warm-up, then counts tokens until all slices are over."""
+    """A clock that waits for the parent's message after the warm-up, then counts tokens until all slices are over."""
 
     def __init__(self, device: Device, slice_s: float) -> None:
         self._device, self._slice_s = device, slice_s

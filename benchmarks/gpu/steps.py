@@ -63,7 +63,7 @@ def main() -> int:
 
 
 class _Steps:
-    """After the warm-up, times `count` single steps, then counts the CPU's waits in as many further steps."""
+    """A measurement of `count` single steps after the warm-up, and of the CPU's waits in as many further steps."""
 
     def __init__(self, device: Device, count: int) -> None:
         self._device, self._count, self._done = device, count, 0

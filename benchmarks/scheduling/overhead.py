@@ -76,7 +76,7 @@ class Deadlines(Engine):
 
 
 def overhead(folder: Path, runs: int) -> dict[str, float]:
-    """Return the wall time per run in addition to the sleep: of the coordinator, of real processes, and of MLflow."""
+    """Return the wall time per run without the sleep, for the coordinator, for real processes, and for MLflow."""
     slots = [Slot("cpu:0", "cpu"), Slot("cpu:1", "cpu")]
     ideal = runs * SLEEP_S / len(slots)
     engine, store = Deadlines(), Store.open(folder / "alone")

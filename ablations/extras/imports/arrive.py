@@ -307,7 +307,7 @@ def _numbers(theirs: Sequence[int | str], ours: Sequence[int]) -> list[int]:
 
 
 class Written(NamedTuple):
-    """Numbers of imported runs that were new, already present with equal numbers, and replaced."""
+    """The numbers of runs that were new, that the store already had with equal scores, and that were replaced."""
 
     new: int
     had: int
