@@ -70,7 +70,7 @@ class Redaction:
         return [self.value(part) for part in value] if isinstance(value, list | tuple) else value
 
     def text(self, text: str) -> str:
-        """Return free text with `words` replaced, and paths reduced to their last component."""
+        """Return free text with `words` and known paths replaced. Other paths are reduced to their last component."""
         if not self.fields:
             return text
         for word, instead in self.words:  # only in free text; in a record, the word may be the name of a set or row

@@ -22,7 +22,7 @@ class MemoryTrim:
         self._level = 0  # number of resident pages, measured EVERY steps after the last trim; 0: not yet measured
 
     def look(self, step: int) -> None:
-        """Return freed memory to the system if the process has grown by the factor GROWTH since the last time."""
+        """Return freed memory to the system if the process has grown by the factor GROWTH since the last return."""
         if self._trim is None or step % EVERY:
             return
         now = self._resident()

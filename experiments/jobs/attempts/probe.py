@@ -42,8 +42,8 @@ class Measured(NamedTuple):
 def probe(store: Store, specs: Iterable[RunSpec], slot: Slot) -> Generator[Measured, None, None]:
     """Train a few steps of each run, one run after the other, and yield the measurements.
 
-    Raises UserError, with the child's message, if a child fails. Also raises UserError if the curve has fewer than two
-    points within LONG_S, or if other programs use the GPU.
+    Raises UserError if the curve of a run has fewer than two points when its child ends or LONG_S have passed. If the
+    child failed, the error contains the child's message. Also raises UserError if other programs use the GPU.
     """
     _refuse_others(slot)
     with contextlib.closing(LocalEngine()) as engine:
