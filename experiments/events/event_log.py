@@ -81,7 +81,7 @@ class EventWriter:
 class Tail:
     """A reader of a growing event file. Each call of `read` continues where the last one stopped.
 
-    If the last line has no newline, it is left for the next call, because its writer is still writing it or was killed.
+    A last line without a newline is left for the next call, because the writer is still writing or was killed.
 
     offset: byte position of the next event.
     damaged: number of damaged lines that were skipped so far.

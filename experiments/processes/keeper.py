@@ -1,9 +1,9 @@
 """Run a command so that all of its processes end when the command ends, or when the process that runs it ends.
 
 A small process, the keeper, is the parent of the command and a child of this process. Orphaned descendants become
-children of the keeper, even if they have left the command's session, so the keeper finds all of them. It ends them when
-the command has ended, or when its pipe to this process closes. The kernel closes the pipe when this process dies for
-any reason.
+children of the keeper, even if they have left the command's session, so the keeper finds all of them. The keeper ends
+all descendants when the command has ended, or when the pipe to this process closes. The kernel closes the pipe when
+this process dies for any reason.
 
 The keeper is a fork of this process and not a new program, because starting another interpreter would take longer than
 all its work. The keeper does no computation and imports nothing, so it never waits for a lock that a thread of this

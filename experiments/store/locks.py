@@ -2,7 +2,7 @@
 
 The lock is an flock. The kernel releases it when its holder ends for any reason. Some network disks have no locks, or
 have locks that other machines do not see. Therefore the holder also writes its process and machine into the file, and
-removes them when it ends. On a disk without visible locks, this text shows which process holds the lock.
+removes this text when it ends. On a disk without visible locks, this text shows which process holds the lock.
 """
 
 import contextlib

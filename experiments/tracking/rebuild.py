@@ -58,7 +58,7 @@ def lacking(store: Store) -> dict[str, bool]:
     """Return the finished runs that are missing in MLflow (value False) or out of date there (value True).
 
     A run is missing if an import or a coordinator was killed before it wrote the run. A run is out of date if its rows,
-    its result or its scores have changed since it was written. Runs that the user deleted in MLflow do not count as
+    result or scores have changed since MLflow was written. Runs that the user deleted in MLflow do not count as
     missing. This function does not import MLflow (see written.py). For a database of version 0.1.0, it returns {} until
     `recognise` has read the database.
     """

@@ -102,7 +102,7 @@ class SinkProcess:
         return found
 
     def close(self) -> None:
-        """End the process: close its input, wait up to 10 s while it closes its files, then kill it."""
+        """Close the input of the process, wait up to 10 s for its end, and then kill it."""
         if self._process.stdin is not None:
             try:
                 self._process.stdin.close()
