@@ -6,15 +6,11 @@ under model/layers.
 """
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from model.config import ModelConfig, SublayerSpec
 from model.layers.spec import Cost, Length
 from model.settings import SIDES, ModelSettings, Side, class_sizes
-
-if TYPE_CHECKING:
-    pass
-
 
 TRAINING = 3  # a forward and a backward pass together cost as much as three forward passes
 STREAM_BYTES = 4  # the residual stream stays in fp32, also under autocast
@@ -46,8 +42,8 @@ def _stack_params(config: ModelConfig, side: Side) -> int:
     """Return the number of trained weights of a stack: its layers, learned positions, and norms at both ends."""
     total = 0
     shared: dict[str, int] = {}
-    for part in _own(config, side):
-        total += part.options.cost(part.config, 1, 1, side).params + _around(part.config)
+    for part in _distinct_sublayers(config, side):
+        total += part.options.cost(part.config, 1, 1, side).params + _connection_params(part.config)
         shared |= part.options.shared(part.config)
     total += sum(shared.values())
     if config.positions == "learned":
@@ -59,7 +55,7 @@ def _stack_params(config: ModelConfig, side: Side) -> int:
     return total
 
 
-def _own(config: ModelConfig, side: Side) -> list[SublayerSpec]:
+def _distinct_sublayers(config: ModelConfig, side: Side) -> list[SublayerSpec]:
     """Return the sub-layers of all layers. Layers that share weights are included only once."""
     own = dict(zip(config.groups(side), config.layers(side), strict=True))
     return [part for layer in own.values() for part in layer]
@@ -75,13 +71,13 @@ def _norm_params(config: ModelSettings) -> int:
     return 2 * config.d_model if config.norm_kind == "layer" else config.d_model
 
 
-def _around(config: ModelSettings) -> int:
+def _connection_params(config: ModelSettings) -> int:
     """Return the number of trained weights in a sub-layer's norms and residual connection."""
     rezero = 1 if config.residual and config.residual_scale == "rezero" else 0
-    return _NORMS[config.norm] * _norm_params(config) + rezero + _joining(config)
+    return _NORMS[config.norm] * _norm_params(config) + rezero + _fast_forward_params(config)
 
 
-def _joining(config: ModelSettings) -> int:
+def _fast_forward_params(config: ModelSettings) -> int:
     """Return the number of weights of a fast-forward connection, or 0 for another connection.
 
     The number of multiplications per position is the same.
@@ -113,7 +109,7 @@ def active_params(config: ModelConfig, vocab_size: int) -> int:
 
     If several layers share experts, the count assumes that a token uses the same experts in each of them.
     """
-    parts = [(part, side) for side in SIDES for part in _own(config, side)]
+    parts = [(part, side) for side in SIDES for part in _distinct_sublayers(config, side)]
     costs = [part.options.cost(part.config, 1, 1, side) for part, side in parts]
     idle = sum(cost.params - cost.active for cost in costs if cost.active is not None)
     return num_params(config, vocab_size) - idle
@@ -139,7 +135,7 @@ def _layer_flops(config: ModelConfig, source_length: Length, target_length: Leng
     """Return the operations that the layers of each side take in a forward pass."""
     sums: dict[Side, Any] = dict.fromkeys(SIDES, 0)
     for part, length, side, cost in _costs(config, source_length, target_length):
-        sums[side] = sums[side] + cost.flops + 2 * length * _joining(part.config)
+        sums[side] = sums[side] + cost.flops + 2 * length * _fast_forward_params(part.config)
     return sums
 
 
@@ -213,7 +209,8 @@ def activation_bytes(
         # A sub-layer stores its input and the dropout mask with value_bytes per value. LayerNorm stores its input, the
         # mean and the deviation with STREAM_BYTES per value.
         narrow += cost.kept + 2 * config.d_model * length
-        narrow += 2 * config.d_model * length if _joining(part.config) else 0  # the input [x; f(x)] of fast-forward
+        if _fast_forward_params(part.config):  # the connection also stores its input [x; f(x)]
+            narrow += 2 * config.d_model * length
         wide += (config.d_model + 2) * length
     pieces = source_length * bool(config.encoder) + target_length
     below = pieces * (config.d_model * (STREAM_BYTES + value_bytes) + 8)  # embeddings and 64-bit piece ids
