@@ -118,7 +118,7 @@ def active_params(config: ModelConfig, vocab_size: int) -> int:
 def forward_flops(config: ModelConfig, vocab_size: int, source_length: Length, target_length: Length) -> Length:
     """Return the operations of one forward pass over S source and T target pieces.
 
-    They include the logits: 2·T·D·V operations, where D is the width of the softmax's matrix.
+    The operations include the logits (2·T·D·V, where D is the width of the softmax's matrix).
     """
     layers = sum(_layer_flops(config, source_length, target_length).values())
     factors: Any = 0  # multiplications of the matrices between the embeddings' width and d_model

@@ -23,8 +23,8 @@ class SearchState(Protocol):
     def attention(self) -> Tensor:
         """Return the attention weights of each beam in the last step, (B, K, S).
 
-        They are the mean over all heads of all sub-layers that attend to the source. The search must have been started
-        with attends=True, and the decoder must have such a sub-layer.
+        The weights are the mean over all heads of all sub-layers that attend to the source. The search must have been
+        started with attends=True, and the decoder must have such a sub-layer.
         """
 
 

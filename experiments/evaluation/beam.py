@@ -403,8 +403,8 @@ def best_of_logits(log_prob_BK: Tensor, logits_BKW: Tensor, count: int) -> Candi
 def next_log_probs(logits_BKW: Tensor) -> Tensor:
     """Return log P of every next token in fp32 or wider. On a CPU, the logits may be overwritten.
 
-    PAD and BOS have −inf, because no translation contains them. They are excluded after the normalisation. The other
-    tokens therefore have the same probabilities as in a teacher-forced pass. UNK may be generated like any other token.
+    PAD and BOS have −inf, because no translation contains them. They get this value after the normalisation, so the
+    other tokens have the same probabilities as in a teacher-forced pass. UNK may be generated like any other token.
 
     On a CPU, the fused log-softmax is faster than logsumexp alone (0.6 ms instead of 1.0 ms for 128 × 8,000).
     """

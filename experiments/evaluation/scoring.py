@@ -99,9 +99,9 @@ def _smoothed(correct: NDArray[Any], total: NDArray[Any]) -> NDArray[np.float64]
 
 
 # tensor2tensor's get_ende_bleu.sh applies Moses' tokenizer to both sides and replaces a hyphen between two characters
-# by ##AT##-##AT##, "as in the paper". It then scores with multi-bleu: word n-grams up to 4, without smoothing. Only
-# these scores are comparable with Tables 2 and 3 of the paper. sacrebleu's tokenizer 13a gives other scores for the
-# same text. sacremoses is imported only when it is used, so that decoding also works on a machine without it.
+# by ##AT##-##AT##, "as in the paper". The script then scores with multi-bleu: word n-grams up to 4, without smoothing.
+# Only these scores are comparable with Tables 2 and 3 of the paper. sacrebleu's tokenizer 13a gives other scores for
+# the same text. sacremoses is imported only when it is used, so that decoding also works on a machine without it.
 
 
 _HYPHEN = re.compile(r"(\S)-(\S)")

@@ -42,8 +42,8 @@ def translate(
     """Return the hypotheses of each source, best first. The sources keep their order.
 
     An empty source has one empty hypothesis, for which the model is not used. The result for a source does not depend
-    on `max_batch_slots` or on the other sources. This is exact in float64; in fp32, hypotheses with nearly equal scores
-    may change their order.
+    on `max_batch_slots` or on the other sources. In float64 this holds exactly; in fp32, hypotheses with nearly equal
+    scores may change their order.
 
     sources: ids without EOS. This function adds EOS.
     max_batch_slots: maximum number of slots in the key/value cache of a batch (see BATCH_SLOTS).

@@ -2,8 +2,8 @@
 
 Lengths are variables of a graph, so one graph serves many shapes. Each layer is compiled separately, so that equal
 layers share their graphs. If a model of six layers were compiled as a whole, its graph would contain the code of a
-layer six times. torch's compiler is imported only if needed, because the import takes seconds. It caches its code on
-disk (in TORCHINDUCTOR_CACHE_DIR, by default the user's folder in the system's temporary folder), so equal layers of
+layer six times. torch's compiler is imported only if needed, because the import takes seconds. The compiler caches code
+on disk (in TORCHINDUCTOR_CACHE_DIR, by default the user's folder in the system's temporary folder), so equal layers of
 different runs are compiled only once per machine.
 """
 

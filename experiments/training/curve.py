@@ -104,8 +104,8 @@ DISTANCES = (1, 2, 4, 8, 16, 32)  # in pieces, between an input of the encoder a
 def init_stats(model: Network, batch: Batch[Tensor], device: Device) -> dict[str, float]:
     """Return entropies, the gradient norm and ratios of Jacobians. Call this after the backward pass of a step.
 
-    entropy_encoder, entropy_decoder, entropy_cross: the entropy of each kind of attention in nats, without dropout. It
-        is the mean over layers, heads and the pieces of the first sentences of `batch`.
+    entropy_encoder, entropy_decoder, entropy_cross: the entropy of each kind of attention in nats, without dropout.
+        Each entropy is the mean over layers, heads and the pieces of the first sentences of `batch`.
     gradient_norm: the norm of the gradients of all parameters before clipping. The gradients are those of the step's
         mean loss per target piece, with dropout.
     jacobian_K: see `jacobians`.
@@ -123,7 +123,7 @@ def jacobians(model: Network, source_BS: Tensor, device: Device) -> dict[int, fl
     over the first sentences. For a random v with unit variances, ‖vᵀJ‖² has the mean ‖J‖², so one backward pass is
     enough. In a recurrent layer, ∂h_T/∂x_(T−K) is the product of K Jacobians that Pascanu et al. 2013 study ("On the
     difficulty of training recurrent neural networks", arXiv 1211.5063). This product vanishes or explodes as K grows.
-    The result lacks distances that occur in no sentence. It is {} without an encoder.
+    The result does not contain distances that occur in no sentence. Without an encoder, the result is {}.
     """
     if not model.config.encoder:
         return {}

@@ -184,8 +184,9 @@ def updated_by(optimizers: Mapping[str, Optimizer]) -> dict[str, int]:
 def optimizer_tensors(model: nn.Module, optimizers: Mapping[str, Optimizer], step: int) -> dict[str, Tensor]:
     """Return the tensors of the optimizers' state after `step` updates, by name: "exp_avg/<parameter>", ….
 
-    "step/<parameter>" is the number of updates of a parameter. It is included only if it differs from `step`. It
-    differs if the parameter had no gradient in some steps, for example because layer_drop left out its layer.
+    "step/<parameter>" is the number of updates of a parameter. The result contains this tensor only if the number
+    differs from `step`, because the parameter had no gradient in some steps (for example, layer_drop left out its
+    layer).
     """
     return {
         f"{kind}/{name}": value

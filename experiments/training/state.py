@@ -350,7 +350,10 @@ class Training:
 
 
 def _check_finite(weights: Mapping[str, Tensor], step: int) -> None:
-    """Raise Diverged if weights are not finite. The loss of a step does not show this: it precedes the update."""
+    """Raise Diverged if weights are not finite.
+
+    The loss of the last step cannot show this, because the loss is computed before the update.
+    """
     for name, tensor in weights.items():
         value = tensor.sum().item()
         if tensor.is_floating_point() and not math.isfinite(value) and not bool(tensor.isfinite().all()):

@@ -50,7 +50,7 @@ class Embedding(nn.Module):
     def logits(self, hidden_D: Tensor) -> Tensor:
         """Return the logits of the vocab_size pieces: (…, D) → (…, W).
 
-        They are the product of the hidden states with the embedding matrix, without a bias.
+        The logits are the product of the hidden states with the embedding matrix, without a bias.
         """
         return F.linear(hidden_D, self.matrix)[..., : self.vocab_size]
 

@@ -157,8 +157,8 @@ class SelfAttention(Attention):
     ) -> Tensor:
         """Return Concat(head_1 … head_h), (B, T, E), computed in N blocks of Q queries.
 
-        Each block is computed like a separate sentence. Its memory is the M positions around it. sizes: result of
-        attention_spec.blocks.
+        Each block is computed like a separate sentence. The memory of a block is the M positions around the block.
+        sizes: result of attention_spec.blocks.
         """
         B, T, _ = x_BTD.shape
         device = x_BTD.device

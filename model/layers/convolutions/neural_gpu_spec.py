@@ -32,7 +32,7 @@ class NeuralGPUSpec(Spec):
     def reach(self) -> int:
         """The number of positions on either side that one application reads.
 
-        It is the sum of two half-windows: the candidate reads r in a window, and r reads s in a window.
+        This number is the sum of two half-windows: the candidate reads r in a window, and r reads s in a window.
         """
         return 2 * (self.kernel // 2)
 
@@ -67,7 +67,7 @@ class NeuralGPUSpec(Spec):
     def cost(self, config: ModelSettings, length: Length, memory: Length, side: Side) -> Cost:
         """Return the cost: 3·k·D² multiplications for each place and application.
 
-        A decoder takes 6·k·D², because it also reads a tape. It has T·(1 + reach) places.
+        A decoder takes 6·k·D², because it also reads a tape. A decoder has T·(1 + reach) places.
         """
         width = config.d_model
         if side == "decoder":
