@@ -57,7 +57,7 @@ class Layer(nn.Module):
 
 
 class Stack(nn.Module):
-    """A stack of layers. Positions are added to its input, and dropout is applied, before the first layer.
+    """A stack of layers. Before the first layer, positions are added to the input, and dropout is applied.
 
     If `norm` is "pre" or "sandwich", a norm follows the last layer.
     """

@@ -98,7 +98,7 @@ class Curve:
 
 
 PLACES = 2048  # maximum number of positions to measure, which is enough for a mean and cheaper than a step
-DISTANCES = (1, 2, 4, 8, 16, 32)  # in pieces, between an input of the encoder and its last output
+DISTANCES = (1, 2, 4, 8, 16, 32)  # number of word pieces from an input of the encoder to its last output
 
 
 def init_stats(model: Network, batch: Batch[Tensor], device: Device) -> dict[str, float]:

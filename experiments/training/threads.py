@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 import torch
 
-PASSES = 3  # number of timed passes, after one that builds kernels
-SLOW = 2.0  # two timed passes are enough if several threads take more than this many times as long as one
+PASSES = 3  # number of timed passes, after one pass that builds kernels
+SLOW = 2.0  # stop after two timed passes if several threads take more than SLOW times as long as one thread
 
 
 def fastest_threads(
