@@ -179,8 +179,8 @@ def initialise(model: EncoderDecoder) -> None:
     """Draw the weights as tensor2tensor does. The paper does not specify an initialisation.
 
     Embeddings and learned positions are drawn from N(0, 1/√width). Every nn.Linear is drawn from the Glorot uniform
-    distribution U(±√(6 / (fan_in + fan_out))), and its bias is 0. Sub-layers draw their other weights
-    (Sublayer.initialise). LayerNorm starts with gain 1 and bias 0.
+    distribution U(±√(6 / (fan_in + fan_out))), and its bias is 0. After that, sub-layers draw their other weights
+    and may draw these weights again (Sublayer.initialise). LayerNorm starts with gain 1 and bias 0.
 
     fan_in and fan_out are those of the stored matrix. As in tensor2tensor, the projections to q, k and v of
     self-attention are stored as one matrix. For d_k = d_v = d_model / h, their initial standard deviation is therefore
@@ -196,8 +196,10 @@ def initialise(model: EncoderDecoder) -> None:
             module.initialise()
         elif isinstance(module, LearnedPositions):
             nn.init.normal_(module.weight, std=module.weight.shape[1] ** -0.5)
-        elif isinstance(module, Sublayer):
+    # Each further step is a loop of its own, because it changes weights that the step before it has drawn.
+    for module in model.modules():
+        if isinstance(module, Sublayer):
             module.initialise()
-    for module in model.modules():  # a second loop, because all weights must be drawn first
+    for module in model.modules():
         if isinstance(module, Stack):
             module.shrink()

@@ -115,7 +115,10 @@ class Sublayer(nn.Module):
         raise NotImplementedError
 
     def initialise(self) -> None:
-        """Draw the weights that network.initialise does not draw itself."""
+        """Draw the weights that network.initialise does not draw, or that it should draw differently.
+
+        It is called after every nn.Linear in the network, also those of this sub-layer, has been drawn.
+        """
 
     def shrink(self, factor: float) -> None:
         """Multiply the initial weights of all matrices by `factor` for DeepNorm.

@@ -8,6 +8,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from model.config import ModelConfig
+from model.layers.position_wise.feed_forward import FeedForward
 from model.network import build_model
 from model.parts.embedding import Embedding
 
@@ -66,6 +67,37 @@ def test_filling_rows_are_never_seen(small_config):
     logits.logsumexp(-1).sum().backward()
     assert (model.output_weight.grad[70:] == 0).all()
     assert (model.output_weight.grad[:70].abs().sum(1) > 0).all()
+
+
+def test_the_noisy_gate_starts_at_zero():
+    """Shazeer et al. 2017, appendix A: W_g and W_noise start as matrices of zeros, so that the load is balanced."""
+    for gate, zero in (("noisy_top_k", True), ("softmax", False)):
+        config = ModelConfig(d_model=8, d_ff=8, encoder=f"experts(count=4, active=2, gate={gate})")
+        experts = build_model(config, 20).encoder.layers[0].experts
+        assert (not experts.router.weight.any()) is zero
+        assert experts.noise is None or not experts.noise.weight.any()
+        assert all(expert.inner.weight.any() for expert in experts.experts)
+
+
+@pytest.mark.parametrize("compatibility", ["dot", "bilinear", "additive"])
+def test_an_lstm_with_attention_starts_uniform_as_torchs(compatibility):
+    torch.manual_seed(1)
+    config = ModelConfig(num_layers=1, decoder="attentional_lstm", positions="none", compatibility=compatibility)
+    cell = build_model(config, 20).decoder.layers[0].attentional_lstm
+    bound = 512**-0.5
+    for parameter in (cell.input.weight, cell.input.bias, cell.recurrent.weight):
+        assert parameter.abs().max() <= bound
+        assert parameter.std().item() == pytest.approx(bound / math.sqrt(3), rel=0.03)
+    assert_uniform(cell.output.weight, 2 * 512, 512)
+
+
+def test_what_a_sublayer_draws_is_not_drawn_again(small_config, monkeypatch):
+    """The network draws every nn.Linear first, then calls Sublayer.initialise."""
+    monkeypatch.setattr(
+        FeedForward, "initialise", lambda self: [torch.nn.init.constant_(p, 3) for p in self.parameters()]
+    )
+    found = [m for m in build_model(small_config(), 20).modules() if isinstance(m, FeedForward)]
+    assert found and all((p == 3).all() for module in found for p in module.parameters())
 
 
 def test_a_seed_gives_the_same_weights(small_config):
