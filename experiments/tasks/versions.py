@@ -7,7 +7,7 @@ numbers have changed and the version has not.
 
 from collections.abc import Mapping
 
-TRAINING = 1  # code on which the trained weights depend: data, network, loss, optimizer
+TRAINING = 2  # code on which the trained weights depend: data, network, loss, optimizer
 DECODING = 1  # code of the search for outputs
 SCORING = 1  # code of metrics and likelihoods
 

@@ -20,13 +20,22 @@ from tests.unit.experiments.test_beam_search import random_model
 
 TOLERANCE = 1e-9
 SIZES = ModelConfig(num_layers=1, d_model=8, d_ff=16, num_heads=2, d_k=4, d_v=4, dropout=0.1)
+# kinds of sub-layer that draw their own weights
+OTHER_LAYERS = {
+    "positions": "relative",
+    "encoder": "self_attention, convolution(separable=true), lstm, experts(count=4, active=2, gate=noisy_top_k)",
+    "decoder": "attentional_lstm",
+    "compatibility": "additive",
+}
 SOURCES = [[4, 5, 6, 7, 3], [8, 4, 3]]
 
 
-def test_training(tmp_path, monkeypatch):
+@pytest.mark.parametrize("changes", [{}, OTHER_LAYERS], ids=["paper", "others"])
+def test_training(tmp_path, monkeypatch, changes):
     monkeypatch.setattr(curve, "EVERY_STEPS", 1)
-    found = our_losses(SIZES, 4, torch.float64, tmp_path)
-    assert {versions.TRAINING: found} == {1: pytest.approx(LOSSES, abs=TOLERANCE)}
+    found = our_losses(SIZES.model_copy(update=changes), 4, torch.float64, tmp_path)
+    expected = OTHER_LOSSES if changes else LOSSES
+    assert {versions.TRAINING: found} == {2: pytest.approx(expected, abs=TOLERANCE)}
 
 
 def test_decoding():
@@ -50,6 +59,7 @@ def test_scoring():
 
 
 LOSSES = [4.853228979494819, 4.785699249611204, 4.7786213851165495, 4.661230114083811]
+OTHER_LOSSES = [4.897734314678595, 4.906535114338739, 4.759184140103549, 4.926074041776474]
 OUTPUTS = [([7, 7, 7, 7, 7, 5], -3.7443772651031004), ([7, 7, 7, 7, 5], -2.9926239277902793)]
 SCORES = {
     "nll": 38.89245968173705, "scored pieces": 6, "bleu": 44.81526019296195, "chrf": 63.84113648179752,
