@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import typer
 
 from ablations.cli import terminal
-from ablations.cli.terminal import DONE, FAILED, INTERRUPTED, MISTAKE
+from ablations.cli.terminal import FAILED, INTERRUPTED, MISTAKE
 from ablations.cli.verbs import refused, verbs
 from experiments.errors import UserError
 from experiments.masking import masked_message
@@ -109,15 +109,15 @@ def main() -> None:
         sys.exit(MISTAKE)
     _opened_archives().clear()
     try:
-        app()
+        try:
+            app()
+        finally:
+            sys.stdout.flush()  # at the end of the process, an error would not be caught any more
     except (UserError, ExtensionError) as error:
         _say(str(error))
         sys.exit(MISTAKE)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED + signal.SIGINT)
-    except BrokenPipeError:  # `ablations plan … | head`: the reader has closed the pipe
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(DONE)
     except Exception as error:
         if isinstance(error, OSError) and error.errno in DISK and error.filename is not None:
             _say(f"{error.filename}: {error.strerror}. {DISK[error.errno]} Finished results are not lost.")

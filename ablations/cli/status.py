@@ -16,7 +16,7 @@ import typer
 
 from ablations.cli import options
 from ablations.cli.store import note
-from ablations.cli.terminal import answer, print_json, say
+from ablations.cli.terminal import answer, print_json, reader_has_left, say
 from ablations.planning.plan import Plan
 from ablations.service.choose_run import NOT_TRAINING, chosen, label, labels, of_study
 from ablations.service.detached import collect_detached
@@ -337,7 +337,7 @@ def _print(store: Store, run_id: str, folder: Path, follow: bool) -> None:
                     typer.echo("… lines in the middle of the log were removed …")
                     file.seek(0, os.SEEK_END)
                 _echo(file)
-                if not running:
+                if not running or reader_has_left():
                     return
                 time.sleep(FOLLOW_S)
     except FileNotFoundError:
@@ -349,7 +349,7 @@ def _print(store: Store, run_id: str, folder: Path, follow: bool) -> None:
 def _echo(file: IO[bytes]) -> None:
     """Print the rest of a file in blocks, because a single line may have gigabytes."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    while data := file.read(1 << 16):
+    while not reader_has_left() and (data := file.read(1 << 16)):
         typer.echo(decoder.decode(data), nl=False)
     typer.echo(decoder.decode(b"", final=True), nl=False)
 

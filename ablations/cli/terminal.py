@@ -9,9 +9,10 @@ the stream that `unguarded` returns.
 import contextlib
 import json
 import math
+import os
 import re
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TextIO, cast
 
 from typer.core import TyperCommand, TyperGroup
@@ -27,6 +28,42 @@ def visible(text: str) -> str:
     Lone surrogates, which streams cannot encode, are replaced too. They occur in file names that are not UTF-8.
     """
     return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+class Lasting:
+    """A text stream that continues without output if its reader has closed the pipe, as `head` does.
+
+    A training must not end because nobody reads its progress any more. Any other error in writing, such as a full disk,
+    raises OSError with `name` as its file name.
+    """
+
+    def __init__(self, stream: TextIO, name: str) -> None:
+        self.stream, self.name, self.reader_has_left = stream, name, False
+
+    def write(self, text: str) -> int:
+        with self._lasting():
+            self.stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with self._lasting():
+            self.stream.flush()
+
+    @contextlib.contextmanager
+    def _lasting(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            # The stream keeps the unwritten text and would raise the error again at the end of the process.
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self.stream.fileno())
+            os.close(nowhere)
+            if not isinstance(error, BrokenPipeError):
+                raise OSError(error.errno, error.strerror, self.name) from error
+            self.reader_has_left = True
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
 
 
 class Guarded:
@@ -56,9 +93,22 @@ class Guarded:
 
 
 def guard() -> None:
-    """Make all further output of this process `visible`, and mask credentials in it."""
-    sys.stdout = cast(TextIO, Guarded(unguarded(sys.stdout)))
-    sys.stderr = cast(TextIO, Guarded(unguarded(sys.stderr), masked_message))
+    """Make all further output of this process `visible` and lasting (`Lasting`), and mask credentials in it."""
+    sys.stdout = cast(TextIO, Guarded(_lasting(sys.stdout, "standard output")))
+    sys.stderr = cast(TextIO, Guarded(_lasting(sys.stderr, "standard error"), masked_message))
+
+
+def _lasting(stream: TextIO | None, name: str) -> TextIO:
+    if stream is None:  # the parent process has closed the descriptor
+        stream = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8")
+    below = unguarded(stream)
+    return below if isinstance(below, Lasting) else cast(TextIO, Lasting(below, name))
+
+
+def reader_has_left() -> bool:
+    """Return whether the reader of standard output has closed the pipe. Commands that print without end then end."""
+    below = unguarded(sys.stdout)
+    return isinstance(below, Lasting) and below.reader_has_left
 
 
 def unguarded(stream: TextIO) -> TextIO:

@@ -115,9 +115,9 @@ class Sublayer(nn.Module):
         raise NotImplementedError
 
     def initialise(self) -> None:
-        """Draw the weights that network.initialise does not draw, or that it should draw differently.
+        """Draw the weights that network.initialise does not draw, or that need another distribution.
 
-        It is called after every nn.Linear in the network, also those of this sub-layer, has been drawn.
+        This method is called after all nn.Linear of the network, including this sub-layer's, have been drawn.
         """
 
     def shrink(self, factor: float) -> None:

@@ -8,11 +8,12 @@ import pty
 import re
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
 from ablations.cli import main as cli
-from ablations.cli.terminal import Guarded, print_json, visible
+from ablations.cli.terminal import Guarded, Lasting, print_json, visible
 from experiments.events.event_log import EventWriter
 from experiments.jobs.queue.job import Ending, Member, Outcome, State
 from experiments.jobs.queue.work_queue import WorkQueue
@@ -163,3 +164,42 @@ def test_text_passes_as_it_is_and_names_that_are_no_utf8_are_printed():
     print(os.fsdecode(b"caf\xe9"), file=Guarded(raw), flush=True)
     assert raw.buffer.getvalue() == b"caf\\udce9\n"
     assert not hasattr(Guarded(raw), "buffer")
+
+
+def test_output_without_a_reader_is_dropped():
+    """`ablations run … | head` trains to the end."""
+    reading, writing = os.pipe()
+    stream = Lasting(os.fdopen(writing, "w", encoding="utf-8", buffering=1), "standard output")
+    stream.write("one\n")
+    assert os.read(reading, 10) == b"one\n" and not stream.reader_has_left
+    os.close(reading)
+    for _ in range(3):
+        stream.write("lost\n")
+    stream.flush()
+    assert stream.reader_has_left
+    stream.stream.close()  # nothing unwritten is left that would raise an error here
+
+
+@pytest.mark.parametrize("words", [["--help"], ["studies"], ["settings", "table3"]])
+def test_a_command_whose_reader_has_left_succeeds(monkeypatch, capfd, words):
+    reading, writing = os.pipe()
+    os.close(reading)
+    monkeypatch.setattr(sys, "argv", ["ablations", *words])
+    with os.fdopen(writing, "w", encoding="utf-8") as closed:
+        monkeypatch.setattr(sys, "stdout", closed)
+        monkeypatch.setattr(sys, "stderr", sys.__stderr__)
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+    assert ended.value.code in (None, 0)
+    assert capfd.readouterr().err == ""
+
+
+def test_a_full_disk_below_standard_output_is_the_users_mistake(monkeypatch, capfd):
+    monkeypatch.setattr(sys, "argv", ["ablations", "studies"])
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        monkeypatch.setattr(sys, "stderr", sys.__stderr__)
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+    assert ended.value.code == 2
+    assert capfd.readouterr().err.startswith("ablations: standard output: No space left on device. ")
