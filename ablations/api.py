@@ -109,7 +109,10 @@ class LoadedTable:
         return render(self.as_built, format_)
 
     def plot_effects(self) -> "Figure":
-        """Draw the changes from base with their intervals. Raises UserError if no row has a change from base."""
+        """Return a matplotlib figure of the changes from base with their intervals.
+
+        Raises UserError if no row has a change from base.
+        """
         with effects.draw_effects(self.as_built) as figure:
             if figure is None:
                 raise UserError("There is nothing to draw, because no row of this table has a change from base.")

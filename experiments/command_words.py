@@ -16,12 +16,8 @@ QUOTED = r"\\[\s\S]|'[^']*'|\"(?:\\[\s\S]|[^\"\\])*\""  # escaped or quoted text
 # A token is a comment, a word (group 1), or one other character: a blank, an operator, or a quote without an end.
 TOKEN = re.compile(rf"(?<![^\s;|&()])#.*|((?:{QUOTED}|[^\s\\'\"`;|&()<>])+)|[\s\S]")
 PYTHON = re.compile(r"(\S*/)?(python|pypy)[\d.]*")
-_OUTSIDE = (
-    "folder",
-    "metrics",
-    "device",
-    "threads",
-)  # placeholders for output files and devices, which are not settings
+# Placeholders for output files and devices, which are not settings.
+_OUTSIDE = ("folder", "metrics", "device", "threads")
 
 
 def names(command: str) -> list[str]:

@@ -74,9 +74,8 @@ class Live:
         self._counts: dict[State, int] = {}
         self._shown: RenderableType = ""  # the partial table
         self._finished = 0  # number of finished runs when the partial table was built
-        self._next_table_s = (
-            0.0 if self._console.is_terminal else SO_FAR_S
-        )  # when the partial table is due, in seconds since the start
+        # When the partial table is due, in seconds since the start.
+        self._next_table_s = 0.0 if self._console.is_terminal else SO_FAR_S
 
     def __enter__(self) -> Self:
         if self._console.is_terminal:

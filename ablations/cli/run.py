@@ -285,9 +285,8 @@ def evaluate(
     """Score trained runs with other evaluation.* settings; never trains."""
     chosen = choose(study, selectors, there=True)
     plan = chosen.plan
-    needed = {
-        run_id for run in plan.runs for run_id in run.spec.members or (run.run_id,)
-    }  # scoring a branch does not need its parent run
+    # Scoring a branch does not need its parent run.
+    needed = {run_id for run in plan.runs for run_id in run.spec.members or (run.run_id,)}
     trained = {run_id for run_id in needed if chosen.store.result(run_id)}
     untrained = [run.name for run in plan.trainings if run.run_id in needed - trained]
     if untrained:

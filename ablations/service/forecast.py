@@ -197,9 +197,8 @@ def lines(predicted: Forecast, slots: Sequence[Slot], devices: str) -> Iterable[
     if not predicted.total_s:
         yield "time: 0 s, no training is left"
         return
-    median = statistics.median(
-        value for value in predicted.seconds.values() if value
-    )  # without runs that take 0 s, because they train nothing
+    # Runs that take 0 s are left out, because they train nothing.
+    median = statistics.median(value for value in predicted.seconds.values() if value)
     yield (
         f"time: {duration(predicted.total_s)} of work (median run {duration(median)}), about "
         f"{duration(predicted.makespan_s)} on {devices}{scored}"

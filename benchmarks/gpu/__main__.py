@@ -5,8 +5,8 @@
     python -m benchmarks.gpu --part 1 --out DIR --device cpu --tiny      # a small trial on a CPU; then --part 2
 
 Part 1 tests correctness (tests, errors, command) while code is compiled on the CPU. Then it measures the training speed
-of several variants of this program's settings and of other programs. Part 2 measures decoding, the training
-of `big`, packed runs, Table 3, single steps, attention kernels, and training on several GPUs.
+of several variants of this program's settings and of other programs. Part 2 measures decoding, the training of `big`,
+packed runs, Table 3, single steps, attention kernels, and training on several GPUs.
 
 Each benchmark is a process with a time limit. If it fails, the next one still runs. It writes DIR/<name>.json as soon
 as it has a number, and its output to DIR/<name>.log. DIR/report.json contains the outcome of each benchmark. To

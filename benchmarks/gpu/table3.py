@@ -6,9 +6,8 @@
 The benchmark runs `ablations run table3`, interrupts it before the time is over as with Ctrl-C, so that checkpoints are
 saved, and prints the table. FILE contains the finished rows and the total wall time of all calls. To continue, call the
 same command again with the same store. The exit code is 0 if all rows are finished, 3 if only some rows are finished,
-and 1 if no row is finished or a command fails.
-`--tiny` runs two rows of the profile demo on the built-in corpus. If a package that `ablations run` needs (typer,
-mlflow, optuna …) is missing, the exit code is 4.
+and 1 if no row is finished or a command fails. `--tiny` runs two rows of the profile demo on the built-in corpus. If a
+package that `ablations run` needs (typer, mlflow, optuna …) is missing, the exit code is 4.
 """
 
 import argparse

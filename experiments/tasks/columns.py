@@ -15,7 +15,8 @@ from experiments.errors import UserError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-MEASURED = ("start.", "end.")  # prefixes in a study's [columns] for statistics at the first and at the last update
+# Prefixes in a study's [columns] for statistics before the first and before the last update.
+MEASURED = ("start.", "end.")
 EXAMPLE_FILE = "examples.jsonl"  # outputs of a user's trainer in an evaluation's folder, one JSON object per example
 
 

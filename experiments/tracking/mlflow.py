@@ -1,8 +1,8 @@
 """Write runs to MLflow.
 
 Each study has an experiment, and each study × profile × corpus has a parent run (heading). Below the heading, there is
-one run per row × seed. Once a table has been published, the runs of its rows are between the heading and these runs
-(page.py).
+one run per row × seed. Once a table has been published, each of its rows has a run at the top level, and the trainings
+of the row are below that run instead of the heading (page.py).
 
 A training has one run in MLflow, named after the row for which it was first queued. Every other row that shares the
 training, even in another study, has an MLflow run with its name and scores, but without a curve. The tag `training` of
@@ -174,6 +174,7 @@ class Tracker:
             self._set_status(entry, run)
         if record and (shared := list(self._sharing(entry, run))):
             write_views(self.client, shared, () if self._fresh else self._search(f"tags.{SHARED} = '{run.run_id}'"))
+        # last, after all points are written
         self._set_tags(entry, {POSITION: position, **({RECORD: record} if record and run.imported else {})})
         if not record:
             self._open[run.run_id] = entry

@@ -86,7 +86,7 @@ def final_points(store: Store, run: TrackedRun, history: History, row: TableRow 
     the row for which the run was first queued. Other evaluations of a set (`--set evaluation.beam_size=10`) get the
     beginning of their eval_id: `bleu.dev.1f2e3d4c`. The point of a score has the time of its evaluation.
 
-    row: if given, return only the scores of this row, without costs.
+    row: if given, return only num_params, the training time, and the scores of this row, without other costs.
     """
     try:
         result = store.result(run.run_id) or TrainingResult()

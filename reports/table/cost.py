@@ -1,7 +1,7 @@
 """Columns of costs: parameters, training FLOPs, training hours, and others.
 
-Each column is printed next to its published numbers. Numbers that runs measure at their first and last update are also
-columns if the study's [columns] name these numbers.
+Each column is printed next to its published numbers. Numbers that runs measure before their first and before their last
+update are also columns if the study's [columns] name these numbers.
 
 Training FLOPs are printed in two ways: counted from the tokens, and estimated from the time as in the paper. The paper
 says: "We estimate the number of floating point operations used to train a model by multiplying the training time, the

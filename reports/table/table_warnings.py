@@ -94,11 +94,8 @@ def _mixed(rows: Iterable[Row], what: str, of: Callable[[Outcome], Any]) -> str:
     return f"The rows mix {len(holders)} {what}: {'; '.join(parts)}."
 
 
-_PARTS = {
-    "training": "training code",
-    "decode": "decoding code",
-    "score": "scoring code",
-}  # numeric parts of built-in tasks
+# Numeric parts of built-in tasks.
+_PARTS = {"training": "training code", "decode": "decoding code", "score": "scoring code"}
 # Stale part (`RunState.stale`) → name of its code in the warning
 _OLDER = {
     "training": "training",

@@ -98,10 +98,8 @@ def test_the_table_has_the_cells_that_the_command_prints(walk: Path, loaded, cli
     lines = [line.split("|")[1:-1] for line in done.stdout.splitlines() if line.startswith("|")]
     cells = [[cell.strip() for cell in line] for line in lines[2:]]
     unescaped = [[c.replace("&lt;", "<").replace("&gt;", ">").replace("**", "") for c in line] for line in cells]
-    assert [len(line) for line in cells] == [
-        len(loaded.table.columns),
-        len(loaded.table.columns) + 1,
-    ]  # "\|" in a cell was split
+    # The split has divided the cell that contains "\|".
+    assert [len(line) for line in cells] == [len(loaded.table.columns), len(loaded.table.columns) + 1]
     assert loaded.table.iloc[0].tolist() == unescaped[0]
     assert list(loaded.table["loss (test)"]) == ["1.00 ± 0.50", "0.50 ± 0.25"]
     assert str(loaded) == done.stdout

@@ -100,9 +100,8 @@ def main(fd: int, more: Sequence[str]) -> None:
     warm_torch.share()
     assert COMMAND not in sys.modules and ("torch" in sys.modules) is ("torch" in more)
     threads = [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
-    threads = [
-        name for name in threads if name != "jemalloc_bg_thd"
-    ]  # Arrow's allocator restarts this thread after a fork
+    # Arrow's allocator restarts its own thread after a fork.
+    threads = [name for name in threads if name != "jemalloc_bg_thd"]
     assert len(threads) == 1, f"a fork copies no threads: {threads}"
     gc.collect()
     gc.freeze()

@@ -98,9 +98,9 @@ def _of_single_runs(runs: Sequence[ExternalRun], varying: Sequence[str], metrics
     """Return the columns that describe single runs: measurements, and columns that number the runs.
 
     Such a column varies within a row, and its number of different values is more than half of the number of runs. If
-    runs have seeds, the other settings and the seed are enough to distinguish the runs. If the names of all remaining
-    columns are also those of measurements or numbers of runs, the remaining columns are returned too. All runs then
-    form one row.
+    runs have seeds, the other settings and the seed are enough to distinguish the runs. If all remaining columns also
+    look like measurements or number the runs, they are returned too, unless runs with seeds could then not be
+    distinguished. All runs then form one row.
     """
     values = {name: {repr(run.settings.get(name)) for run in runs} for name in varying}
     own = [name for name in varying if 2 * len(values[name]) > len(runs)]

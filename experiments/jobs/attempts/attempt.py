@@ -239,7 +239,7 @@ _OF_THE_CODE = (FailureClass.BUG, FailureClass.USER_ERROR, FailureClass.DIVERGED
 
 
 def _too_large_to_announce(store: Store, job: Job, number: int) -> bool:
-    """Return whether memory ran out before the "started" event of an attempt after the last attempt with this event.
+    """Return whether an attempt after the last one with a "started" event ran out of memory.
 
     The code of such an attempt is unknown, so its checkpoints are not used. But the next attempt uses its smaller
     micro-batch. With the whole batch, each attempt would run out of memory in the same way, and the run would never

@@ -17,9 +17,8 @@ class AttemptProgress:
     parts: int = 0  # number of completed parts (the training and evaluations)
     doing: str = "starting"
     total: int | None = None  # total number of steps, if the trainer reports it
-    metrics: dict[str, float] = field(
-        default_factory=dict
-    )  # name of a metric, as the trainer reports it → its newest value
+    # Name of a metric, as the trainer reports it → its newest value.
+    metrics: dict[str, float] = field(default_factory=dict)
     pinned: dict[str, Any] = field(default_factory=dict)
     failure: Mapping[str, Any] | None = None
     preempted: bool = False

@@ -178,5 +178,6 @@ class Background:
                     self._name,
                     self._rebuild,
                     error,
-                    exc_info=not isinstance(error, OSError | UserError),  # no traceback is needed
+                    # Errors with a cause outside this program need no traceback.
+                    exc_info=not isinstance(error, OSError | UserError),
                 )

@@ -61,7 +61,7 @@ class SharedGpus:
         return changed
 
     def note_alone(self, placed: Iterable[tuple[Waiting, Sequence[Slot]]]) -> None:
-        """Store for each placed run why it may not share its GPU. `in_words` prints these reasons."""
+        """Store for each placed run why it may not share its GPU. `in_words` returns these reasons."""
         self._why_alone |= {job.run_id: why_alone(job, lease[0]) for job, lease in placed if lease[0].most}
 
     def peak_gb(self, live: RunningAttempt) -> float | None:

@@ -101,10 +101,8 @@ _NAME = re.compile(
 )
 _INSIDE = (
     *("", "evaluations", "evaluations/*", "attempts", "attempts/*", "attempts/*/evaluations/*"),
-    *(
-        "attempts/*/checkpoints",
-        "attempts/*/final",
-    ),  # trainers also write here, but never use a name that matches _NAME
+    # Trainers also write to these two folders, but never use a name that matches _NAME.
+    *("attempts/*/checkpoints", "attempts/*/final"),
 )
 
 

@@ -107,7 +107,7 @@ class QueueConnection:
         """Return, for each running job, the predicted seconds that its training still takes; 0 if unknown.
 
         If a job reports no remaining time and has no predicted cost, it is assumed to take the mean time of finished
-        runs (`usual_s`).
+        runs without a predicted cost (`usual_s`).
         """
         rows = self._read(
             "SELECT j.left_s, j.cost, a.started FROM jobs j LEFT JOIN attempts a "

@@ -13,8 +13,8 @@ the value of a setting. The value is quoted for the shell, so `'{name}'` is refu
     {device} {threads}    "cpu" or "cuda", and the number of threads
 
 The study's patterns find metrics in the output (patterns.py). Unless the command has the placeholder {metrics}, the
-last JSON object that it prints on one line also contains metrics. A JSON object with "step" is a point of the training
-curve instead.
+last JSON object that it prints on one line is also read as metrics. A JSON object with "step" is a point of the
+training curve instead.
 
 The command runs in the study's folder. If the study has `links`, it runs in a separate folder that contains links to
 these entries. When the run must stop, the command receives SIGTERM.

@@ -221,9 +221,8 @@ def test_an_interrupted_preparation_leaves_nothing_that_passes_for_whole(
         made(data(folder), root, progress=interrupt)
     assert not list(root.rglob("*.partial"))
     for place in whole_folders(root):
-        assert (
-            len(open_encoded(root, place.name).train["source"]) == 4
-        )  # train was complete, its sets are not there yet
+        # The training set was complete; the other sets do not exist yet.
+        assert len(open_encoded(root, place.name).train["source"]) == 4
         assert not list((place / "sets").glob("*"))
     undisturbed = made(data(folder), tmp_path / "other")
     resumed = made(data(folder), root)

@@ -259,9 +259,8 @@ def test_the_hours_of_killed_stopped_and_failed_attempts_are_there(tmp_path):
     write_bundle(path, chosen.plan, store, chosen.columns, [], NOTHING)
     (opened := tmp_path / "opened").mkdir()
     bundle = read_bundle(path, opened)
-    assert (
-        len(bundle.store.attempts(record.spec.run_id)) == 1
-    )  # a bundle has the other attempts' costs, not their folders
+    # A bundle contains the costs of the other attempts, but not their folders.
+    assert len(bundle.store.attempts(record.spec.run_id)) == 1
     again = build_table(table_spec(bundle.plan, bundle.columns), bundle.store)
     whole = build_table(table_spec(chosen.plan, bundle.columns), store)
     assert again.spent == whole.spent and again.footnotes == whole.footnotes

@@ -19,7 +19,11 @@ from .selectors import ACTIONS, Line
 
 
 class Stand(nn.Module):
-    """A module that replaces another one. It returns its input, zeros, or former outputs of the replaced module."""
+    """A module that replaces another one.
+
+    It returns its input, zeros, the mean of the replaced module's outputs in training batches, or random ones of these
+    outputs.
+    """
 
     value: Tensor | None
 
