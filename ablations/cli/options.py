@@ -101,7 +101,11 @@ OPTIONS = {  # name of a parameter or dataclass field → its option; --help lis
     "plain": typer.Option(
         "--plain/--no-plain", help="Print no changes from base and no published numbers (LaTeX's default)."
     ),
-    "paper": typer.Option("--paper/--no-paper", help="Print published numbers; if unset, only for the paper's corpus."),
+    "paper": typer.Option(
+        "--paper/--no-paper",
+        help="Print published numbers; if unset, they are printed unless the table is plain or [table] paper_corpus "
+        "excludes the corpus.",
+    ),
     "digits": typer.Option(metavar="N|A=N,…", help="Digits after the decimal point, for all metrics or by column."),
     "caption": typer.Option(metavar="TEXT", help="Caption or title; the study's title if unset."),
     "notes": typer.Option(

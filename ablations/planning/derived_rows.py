@@ -33,7 +33,9 @@ def as_run(study: Study, row: Variation) -> Variation:
 
 
 def first_step(row: Variation, profile: str, of: Profile, where: str) -> int:
-    """Return the last step that a branch shares with its parent run, under a profile.
+    """Return the step from which a branch starts, which is the last step that it shares with its parent run.
+
+    The profile scales the step, unless the branch sets a step for this profile (`by_profile`).
 
     Raises UserError if the profile gives no valid step (see `scaled_step`).
     """

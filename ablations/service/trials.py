@@ -45,7 +45,8 @@ class Trials:
             self.searches[row.key] = Search(chosen.store, space, identity)
         if not self.searches:
             raise UserError(
-                "Nothing to tune: the chosen rows are ensembles or branches of other rows. Tune those rows."
+                "Nothing to tune: all chosen rows are ensembles, branches or imported rows. For an ensemble or a "
+                "branch, tune the row that it is made from."
             )
         self._at_once = max(1, -(-slots // len(self.searches)))  # maximum number of queued or running trials of a row
         self._runs: dict[tuple[str, int], PlannedRun] = {}  # (row, trial number) → its run, queued by this process
@@ -62,7 +63,8 @@ class Trials:
 
     def refill(self) -> None:
         """Report ended trials, and keep `_at_once` trials of each row in the queue until its budget is spent."""
-        # Only runs that this process queued count, so that trials that failed in an earlier process run again.
+        # A failed run is reported only if this process queued it. So if the run of an open trial failed in an earlier
+        # process, the run is queued again.
         mine = {run.run_id for run in self._runs.values()}
         with Queue(self._chosen.store.queue_db) as queue:
             queued = {row.run_id: row for row in queue.status() if row.run_id in mine}

@@ -79,7 +79,7 @@ class Study(Match):
     )
     tune: Tune | None = Field(None, description="how `ablations tune` searches the best settings of each row")
     published: dict[Key, Text] = Field(
-        {}, description="published numbers that no run measures: their names in `paper`, with column heads"
+        {}, description="columns for published numbers that no run measures: key in `paper` = column head"
     )
     cited: tuple[Cited, ...] = Field((), strict=False, description="published results of other systems")
     claims: tuple[Claim, ...] = Field(

@@ -15,8 +15,8 @@ from experiments.events.event_log import read_events
 
 log = logging.getLogger(__name__)
 
-END_S = 30.0  # seconds that the other ranks have to end after the last step
-RANK0_REPORT_GRACE_S = 5.0  # seconds that rank 0 has to end by itself after another rank has ended
+END_S = 30.0  # time limit, in seconds, for the other ranks to end after the last step
+RANK0_REPORT_GRACE_S = 5.0  # time limit, in seconds, for rank 0 to end by itself after another rank has ended
 
 
 class RankProcesses:
@@ -58,7 +58,7 @@ class RankProcesses:
             process.wait()
 
     def _watch(self, rank: int, process: "subprocess.Popen[bytes]") -> None:
-        """Wait until a rank ends. If rank 0 is still training after the grace period, report the rank's failure.
+        """Wait until a rank ends. If rank 0 is still training after the grace period, call `_blame`.
 
         Without this thread, rank 0 could wait forever for the ended rank in a collective operation.
         """
@@ -67,7 +67,7 @@ class RankProcesses:
             self._blame(rank)
 
     def blame(self) -> None:
-        """Report the failure of another rank and exit, if another rank has failed; otherwise return.
+        """End this process (rank 0) if another rank has failed or was killed; otherwise return.
 
         Rank 0 calls this method after an error, because the failure of another rank may have caused the error.
         """
@@ -79,11 +79,15 @@ class RankProcesses:
                 self._blame(rank)
 
     def _blame(self, rank: int) -> None:
+        """End all ranks if `rank` has failed or was killed. Return if it has finished or was preempted.
+
+        A failure is reported before rank 0 exits. If `rank` was killed, rank 0 kills itself without a report.
+        """
         events = {event["kind"]: event for event in read_events(self.place(self._folder, rank))}
         if "finished" in events or "preempted" in events:
             return  # rank 0 may still be saving the checkpoint at which all ranks stop
         self.kill()
-        if "failed" not in events:  # the rank was killed; kill this child too, so that the coordinator resumes the run
+        if "failed" not in events:  # the rank was killed; kill rank 0 too, so that the coordinator resumes the run
             os.kill(os.getpid(), signal.SIGKILL)
         failure = {name: events["failed"][name] for name in ("cls", "message", "traceback")}
         self._emit("failed", **{**failure, "message": f"Rank {rank}: {failure['message']}"})

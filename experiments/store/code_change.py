@@ -3,7 +3,7 @@
 The digest of a patch is computed from its selected parts: the lines that they remove, add and leave unchanged, without
 line numbers. So the digest stays the same when other files, or other places of the same files, change. The digest
 resembles git's stable patch id. Unlike git's id, it depends on white space, because indentation has a meaning in
-Python. Removing a part from base gives the same digest as applying the reverse of this part.
+Python. If base already contains the patch, a row removes parts of it. Its digest is then that of the reversed parts.
 
 If a row names a commit or a range of commits, the digest is computed from the row's tree alone.
 """
@@ -40,7 +40,7 @@ def tree_change(tree: str) -> str:
 
 
 def patch_change(parts: Sequence[bytes], *, reverse: bool = False) -> str:
-    """Return the digest of the change that parts of a patch make; "" for no parts.
+    """Return the digest of the change that results from applying these hunks or patches; "" if there are none.
 
     reverse: whether the change removes the parts from base.
     """
@@ -61,7 +61,7 @@ def patch_change(parts: Sequence[bytes], *, reverse: bool = False) -> str:
 
 
 def selected_change(parts: Sequence[bytes], selected: Collection[int], *, reverse: bool = False) -> str:
-    """Return the digest of the change that selected parts of a patch make.
+    """Return the digest of the change that results from applying the selected parts of a patch.
 
     A file may have several equal hunks. In this case the digest also depends on which of these hunks are selected,
     unless all of them or only the first one is selected.
@@ -135,8 +135,8 @@ def told_apart(changes: Sequence[tuple[str, str, int]]) -> list[str]:
     """Return a digest for each change. Changes with equal digests but different trees get different digests.
 
     Without this distinction, equal hunks in two places of a file would be one change. Changes with equal digests are
-    numbered in the order of their lines. The first one keeps its digest. Every further change gets a digest of its
-    digest and its number.
+    numbered in the order of their lines. The first one keeps its digest. The digest of every further change is
+    computed again, from its digest and its number.
 
     changes: (digest, tree, line) of each change.
     """

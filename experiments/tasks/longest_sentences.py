@@ -1,7 +1,8 @@
-"""The longest sentences of a corpus in word pieces, before the corpus is prepared.
+"""The lengths, in word pieces, of a corpus's longest sentences.
 
-A corpus of at most LOOKED_AT pairs is prepared in a temporary folder. This gives exact lengths and takes seconds. The
-result is cached for the user. A larger corpus is checked when `Task.prepare` prepares it.
+`ablations plan` needs these lengths before the store has the prepared corpus. A corpus of at most LOOKED_AT pairs is
+prepared in a temporary folder. This gives exact lengths and takes seconds. The result is cached for the user. For a
+larger corpus, this module returns zeros, and `Task.prepare` checks the lengths later.
 """
 
 import tempfile
@@ -18,7 +19,7 @@ from experiments.errors import UserError
 from experiments.identity import digest
 from experiments.store.user_cache import UserCache
 
-LOOKED_AT = 50_000  # maximum number of pairs
+LOOKED_AT = 50_000  # largest corpus, in training pairs, that is prepared only to measure its lengths
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,10 @@ def longest(corpus: Corpus, data: DataConfig, shared: bool, root: Path) -> Lengt
 
 
 def _looked_up(name: str, digests: Mapping[str, str], measure: Callable[[], Lengths]) -> Lengths:
-    """Return the lengths from the user's cache, or measure and cache them. Learning a tokenizer takes half a second."""
+    """Return the lengths from the user's cache, or measure and cache them.
+
+    They are cached because a measurement learns a tokenizer, which takes half a second.
+    """
     key = digest([name, sorted(digests.items()), metadata.version("sentencepiece")])
     with UserCache("lengths-2") as cache:
         found = cache.get(key)

@@ -1,11 +1,13 @@
 """The paper's decoder in a quick search. A step computes one position of all beams in fewer and larger operations.
 
 A search step consists of many small operations, and launching an operation costs more than computing it. Therefore the
-scale of q is folded into its weights, one product computes q, k and v, batched products merge sentences and heads into
-one dimension, and matrices are packed. There is no dropout, because a search never trains.
+scale of q is folded into its weights, one product computes q, k and v, and batched products merge sentences and heads
+into one dimension. On a CPU, large weights are stored in oneDNN's blocked layout (packed_linear.py). There is no
+dropout, because a search never trains.
 
-Shapes: B sentences, K beams, R = B·K rows, H heads, N = B·H, M memory positions (source, or time × beam), D d_model,
-n the width per head (d_k for queries and keys, d_v for values).
+Shapes: B sentences, K beams, R = B·K rows, H heads, N = B·H, S source positions, T steps, M positions that attention
+reads (S positions of the source, or T·K slots in self-attention), D d_model, n the width per head (d_k for queries and
+keys, d_v for values), W pieces of the vocabulary, F outputs of the softmax's matrix.
 """
 
 import threading
@@ -28,8 +30,8 @@ from model.search.quick_caches import LayerCache
 from model.search.stepwise import check_ancestors
 
 Norm = Callable[[Tensor], Tensor]
-# Largest product of a layer, in multiplications, for which one thread is faster than several. Using several threads
-# costs about 5 µs.
+# If a step's product with a matrix of the feed-forward network has at most this many multiplications, one thread is
+# faster than several. Using several threads costs about 5 µs.
 ALONE_TO = 2**20
 
 
@@ -90,8 +92,8 @@ class DecoderState:
     def ancestor_bias(self, visible_BKTK: Tensor | None) -> Tensor | None:
         """Convert the mask of ancestors (True = may attend) to a bias (B, 1, K, (step + 1)·K).
 
-        Returns None without a mask. Raises ValueError if the mask has another shape, or if it is missing for several
-        beams.
+        Returns None without a mask. Raises ValueError if the mask has another shape, or if there are several beams
+        and no mask.
         """
         check_ancestors(visible_BKTK, self.num_sentences, self.beam_size, self.step)
         if visible_BKTK is None:
@@ -100,13 +102,16 @@ class DecoderState:
 
 
 class StepWeights:
-    """The weights of a decoder and of its softmax, prepared for search steps in `dtype`."""
+    """The weights of a decoder and of its softmax, prepared for search steps.
+
+    The matrices of the layers are converted to `dtype`, but the softmax's matrix keeps its type.
+    """
 
     def __init__(self, layers: Iterable[nn.Module], output_FD: Tensor, config: ModelConfig, dtype: torch.dtype) -> None:
         self.layers = [_LayerWeights(layer, config, dtype) for layer in layers]
         # Logits are not computed in bf16, because its three digits would change 4 % of the translations of multi30k.
         self.output = PackedLinear(output_FD, None, output_FD.dtype)
-        self.largest = config.d_model * config.d_ff  # elements of a layer's largest matrix
+        self.largest = config.d_model * config.d_ff  # elements of a matrix of the feed-forward network
         # On a CPU, attention stays in fp32, because oneDNN would build a new bf16 kernel for each number of positions.
         self.attention_dtype = dtype if output_FD.is_cuda else output_FD.dtype
         # The two values of masks.blocking_bias, created once because every step needs them.
@@ -195,9 +200,10 @@ _packing = threading.Lock()  # several threads may decode batches at the same ti
 
 
 def step_weights(model: nn.Module, layers: nn.ModuleList, output_FD: Tensor, config: ModelConfig) -> StepWeights:
-    """Return the weights of `model`, prepared for search steps. If autocast is enabled, they have its type.
+    """Return the weights of `model`, prepared for search steps.
 
-    The result is cached per model until a weight or the type changes, because packing costs as much as about ten steps.
+    If autocast is enabled, the matrices of the layers have autocast's type. The softmax's matrix keeps its type. The
+    result is cached per model until a weight or the type changes, because packing costs as much as about ten steps.
     """
     kind = output_FD.device.type
     dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else output_FD.dtype

@@ -80,7 +80,7 @@ class Stepwise:
 
 
 def check_ancestors(visible_BKTK: Tensor | None, sentences: int, beam_size: int, step: int) -> None:
-    """Raise ValueError if the mask of ancestors has the wrong shape, or if it is missing for several beams."""
+    """Raise ValueError if the mask of ancestors has the wrong shape, or if there are several beams and no mask."""
     shape = (sentences, beam_size, step + 1, beam_size)
     if visible_BKTK is None:
         if beam_size > 1:

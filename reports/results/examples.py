@@ -21,7 +21,10 @@ Example = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Examples:
-    """A table of examples. `lines` are in the set's order. The first cell of a line is the example's number, from 1."""
+    """A table of examples. `lines` are in the order of the examples in the data set.
+
+    The first cell of a line is the example's number, from 1.
+    """
 
     heads: tuple[str, ...]
     lines: tuple[tuple[Any, ...], ...]
@@ -39,7 +42,8 @@ def collect_examples(spec: TableSpec, store: Store, set_: str, seed: int, *, dif
     if not found:
         raise UserError(
             f"No row has outputs for single examples of the set {set_!r} with seed {seed}. A trainer keeps them with "
-            "context.examples(set, rows); the runs must have finished. --set and --seed choose others."
+            "context.examples(set, rows); the runs must have finished. Choose another data set or "
+            "seed with --set or --seed."
         )
     lengths = {row: len(examples) for row, examples in found.items()}
     if len(set(lengths.values())) > 1:
@@ -48,7 +52,8 @@ def collect_examples(spec: TableSpec, store: Store, set_: str, seed: int, *, dif
         )
     shared, own = _fields(found, _metrics(spec))
     heads = ("#", *shared, *(f"{row}: {name}" if len(own) > 1 else row for row in found for name in own))
-    # Numbers such as probabilities almost always differ. So they decide only if there are no other fields.
+    # Numbers such as probabilities almost always differ. So an example counts as differing if another field differs.
+    # Numbers are compared only if there are no other fields.
     judged = [name for name in own if not _is_number_field(found, name)] or own
     lines = []
     for number, examples in enumerate(zip(*found.values(), strict=True), start=1):

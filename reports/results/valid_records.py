@@ -1,7 +1,8 @@
 """Checks of records: a record must be undamaged, belong to the planned run, and agree with its files.
 
-Other records are left out of the table, and `Outcome.harm` names the file and says what to do. A recorded metric with
-counts is compared with the metric computed from the counts. A perplexity has no counts, so it is not compared.
+Other records are left out of the table, and `Outcome.harm` names the file and says what to do. If an evaluation
+stored counts per sentence (as for BLEU), the metric is computed from the counts again and compared with the recorded
+metric. A perplexity has no counts, so it is not compared.
 """
 
 import contextlib
@@ -20,7 +21,7 @@ from experiments.tasks.own.kept import first_sentences, patterns_of, read_kept
 from reports.results.evaluation_counts import differs, recomputed
 from reports.spec.table_spec import TableRun
 
-REDO = "Restore it from a backup, or rename that folder and run the study again"
+REDO = "Restore this file from a backup, or rename its folder {} and run the study again"
 
 
 def valid_result(store: Store, run: TableRun) -> tuple[TrainingResult | None, str]:
@@ -29,6 +30,7 @@ def valid_result(store: Store, run: TableRun) -> tuple[TrainingResult | None, st
     Return None and "" if there is no record, or if the run is an ensemble and a member is not trained.
     """
     place = f"runs/{run.run_id}"
+    redo = REDO.format(place)
     try:
         record = store.result(run.run_id)
         if any(store.result(member) is None for member in run.spec.members):
@@ -38,14 +40,14 @@ def valid_result(store: Store, run: TableRun) -> tuple[TrainingResult | None, st
     if record is None:
         return None, ""
     if record.spec is not None and record.spec.inputs != run.spec.inputs:
-        return None, f"{place}/result.json is of a training on other data. {REDO}."
+        return None, f"{place}/result.json is of a training on other data. {redo}."
     theirs = recorded_settings(record.spec) if record.spec else {}
     seed = {"seed": theirs["seed"]} if "seed" in theirs else {}
     theirs = {**compared_settings(run.config, theirs), **seed}
     for name, value in (planned_settings(run.config, run.spec.trainer) | {"seed": run.config.seed}).items():
         if name in theirs and theirs[name] != value:  # a record that is older than a setting lacks the setting
             return None, (
-                f"{place}/result.json is of a training with {name} = {theirs[name]}, and the plan has {value}. {REDO}."
+                f"{place}/result.json is of a training with {name} = {theirs[name]}, and the plan has {value}. {redo}."
             )
     return record, ""
 
@@ -59,6 +61,7 @@ def valid_evaluation(
     its counts.
     """
     place = f"runs/{run.run_id}/evaluations/{planned.eval_id}"
+    redo = REDO.format(place)
     try:
         record = store.evaluation(run.run_id, planned.eval_id)
         if record is None:
@@ -69,21 +72,21 @@ def valid_evaluation(
             asked = {"set": planned.set, **asked}
         other = [name for name, value in asked.items() if getattr(record, name) not in (None, value)]
         if other:
-            return None, f"{place}/result.json has other {' and '.join(other)} than the plan. {REDO}."
+            return None, f"{place}/result.json has other {' and '.join(other)} than the plan. {redo}."
         _check_files(store.evaluation_folder(run.run_id, planned.eval_id), record, columns)
     except Damaged as damage:
         text = str(damage).replace(f"{store.root}/", "")
-        return None, text if place in text else f"{place}: {text}. {REDO}."
+        return None, text if place in text else f"{place}: {text}. {redo}."
     return record, ""
 
 
 def read_again(
     store: Store, run: TableRun, planned: EvaluationSpec, trained: TrainingResult, made: EvaluationResult | None
 ) -> EvaluationResult | None:
-    """Read metrics that the study declares now from the stored output of a user's trainer. Return the evaluation.
+    """From the stored output of a user's trainer, read the metrics that the study now declares. Return the evaluation.
 
     made: the recorded evaluation; None if there is none. Return `made` if the output is missing or has no usable
-    metrics. This function writes nothing: `ablations run` records the same numbers.
+    metrics. This function writes nothing. The next `ablations run` stores these numbers.
     """
     if not planned.promised:
         return made

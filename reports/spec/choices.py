@@ -19,7 +19,7 @@ Names = tuple[Text, ...]
 
 
 def _for_every_column(value: Any) -> Any:
-    """Convert a number of digits for all metrics to a table: 2 becomes {"": 2}."""
+    """Convert one number of digits to a dict: 2 becomes {"": 2}, which applies to all metrics."""
     return {"": value} if isinstance(value, int) else value
 
 
@@ -32,7 +32,9 @@ class Choices(StrictModel):
     hide: Names = Field((), strict=False, description="columns not to print")
     plain: bool | None = Field(None, description="print no changes from base and no published numbers")
     paper: bool | None = Field(
-        None, description="print published numbers; if unset, only for the paper's corpus (`paper_corpus`)"
+        None,
+        description="print published numbers; if unset, they are printed unless the table is plain (LaTeX's default) "
+        "or `paper_corpus` excludes the corpus",
     )
     digits: Annotated[dict[str, Annotated[int, Field(ge=0, le=12)]], BeforeValidator(_for_every_column)] = Field(
         {}, description="digits after the decimal point: a number for all metrics, or by column"
@@ -68,8 +70,8 @@ class TableChoices(Choices):
     paper_corpus: Names = Field(
         (),
         strict=False,
-        description="names of the folder given as --corpus that hold the paper's corpus; published numbers print with "
-        "any corpus if there are none",
+        description="names of corpus folders (--corpus) that count as the paper's corpus; if this list is empty, "
+        "published numbers are printed with any corpus",
     )
     markdown: Choices = Choices()
     terminal: Choices = Choices()

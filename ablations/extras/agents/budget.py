@@ -20,11 +20,18 @@ from experiments.store.budget import MOST_HOURS, Account, boot_clock
 def budget(
     *,
     hours: Annotated[
-        float | None, typer.Option(min=0.0, metavar="H", help="Limit of slot hours over all attempts.")
+        float | None,
+        typer.Option(
+            min=0.0, metavar="H", help="Limit of hours × slots (devices or groups of cores), summed over all attempts."
+        ),
     ] = None,
     runs: Annotated[
         int | None,
-        typer.Option(min=0, metavar="N", help="Limit of trainings; a retry does not count, `--stale rerun` does."),
+        typer.Option(
+            min=0,
+            metavar="N",
+            help="Limit of trainings; a retry does not count, retraining a finished run (`--stale rerun`) counts.",
+        ),
     ] = None,
     until: Annotated[
         str | None, typer.Option(metavar="HH:MM|DATE", help="Time when all attempts must have ended.")
@@ -65,7 +72,7 @@ def _time_of(text: str) -> float:
 
 
 OWN = ("n", "time", "who", "what")
-LONGEST = 100  # maximum number of characters of a fact in a printed line
+LONGEST = 100  # maximum number of characters that are printed of a field's value
 
 
 def ledger(
@@ -75,7 +82,10 @@ def ledger(
     store_options: StoreOptions,
     as_json: options.Json = False,
 ) -> None:
-    """Print all requests, attempts and changes of the budget in a store: when, by whom, and why."""
+    """Print the store's ledger: commands such as `run` and `tune`, attempts, and changes of the budget.
+
+    Each entry is printed with its time, its user and the given reason.
+    """
     opened = store_options.open()
     found = lines.entries(opened)
     for wrong in lines.damaged(opened):

@@ -48,7 +48,7 @@ class Sampler:
     ) -> "Sampler":
         """Load the model of a run from the folder of its attempt.
 
-        choice: the choice of checkpoint; None means the choice in the configuration.
+        choice: which checkpoint to load (`evaluation.checkpoint`); None means the one in the configuration.
         """
         device = Device.open(spec, precision)
         model = load_chosen(config, choice, attempt, device)

@@ -1,9 +1,9 @@
 """Bracketing precision and recall by EVALB's rules, per sentence and in total. Imports no torch.
 
 The implementation follows EVALB's README. A test compares the results with the expected output of EVALB's sample. These
-are the rules. Words with a deleted tag are removed, and brackets that become empty are removed too. Labels are cut at
-"-" or "=" (function tags). A bracket matches at most one bracket with the same span and label, so repeated unary
-brackets count as often as both trees have them. The totals are sums over brackets, not means over sentences.
+are the rules. Words whose tag is in DELETED (punctuation, traces) are removed. Brackets that become empty are removed
+too. Labels are cut at "-" or "=" (function tags). A bracket that occurs m times in one tree and n times in the other,
+with the same span and label, counts as min(m, n) matches. The totals are sums over brackets, not means over sentences.
 """
 
 from collections import Counter

@@ -117,8 +117,9 @@ def task(
     settings_type: a dataclass or a pydantic model with a default for every field.
     columns: columns of the table. The study may declare them instead ([[metric]]).
     steps: name of the setting with the number of training steps.
-    continues: whether a run with more steps continues from the checkpoints of a run with fewer steps. Set it only if
-        nothing else depends on the number of steps. A learning rate that decays until the last step depends on it.
+    continues: whether a run with more steps continues from the newest checkpoint of an unfinished run with fewer
+        steps. Set it only if nothing else depends on the number of steps. A learning rate that decays until the last
+        step depends on it.
     reads: function from settings to the data files that the trainer reads. If the content of a file changes, the row
         needs a new run.
     num_params: function from settings to the number of parameters, which `ablations plan` prints.

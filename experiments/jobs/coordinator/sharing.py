@@ -3,7 +3,7 @@
 The functions are pure. A small run whose memory is known may share a GPU. Any other run gets a GPU for itself.
 
  - Memory: a run reserves its predicted memory times TOLERANCE, plus CONTEXT_GB for the CUDA context of its process. The
-   sum of the reservations on a GPU is at most the memory that would be free without these runs (`Slot.free_gb`).
+   sum of the reservations on a GPU is at most `Slot.free_gb`, 90 % of its memory. The rest is for other programs.
  - Load: the predicted operations of a training step, divided by FULL_STEP times the GB of the GPU's memory. A run with
    a load above LARGE gets the GPU for itself.
  - Start: at first, 4, 2 or 1 runs may share the GPU. The program takes the largest of these numbers whose product with

@@ -1,8 +1,8 @@
 """The process of a sink: python -m experiments.tracking.sinks.serve SINK STORE [STATE_DIR]
 
-The process reads each TrackedRun as one line of JSON from standard input. It writes everything that the sink lacks of
-the run, and answers with one line on standard output. The process ends when its input ends. Other output to standard
-output, for example by packages, goes to standard error.
+The process reads each TrackedRun as one line of JSON from standard input. It writes whatever the run has that is not
+yet in the sink, and answers with one line on standard output. The process ends when its input ends. Other output to
+standard output, for example by packages, goes to standard error.
 """
 
 import json
@@ -23,7 +23,7 @@ class Sink(Protocol):
     """The interface of a sink's class."""
 
     def sync(self, run: TrackedRun) -> None:
-        """Write everything that the sink lacks of a run."""
+        """Write whatever the run has that is not yet in the sink."""
 
     def close(self) -> None:
         """Close all files."""
