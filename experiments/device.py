@@ -281,7 +281,7 @@ def naming_nondeterminism() -> Iterator[None]:
 def _choose_kernels(deterministic: bool) -> None:
     """Set for the whole process whether torch uses only deterministic kernels."""
     torch.use_deterministic_algorithms(deterministic)
-    # New memory need not be filled: every kernel that this program uses overwrites all memory that it allocates.
+    # New memory need not be filled, because every kernel of this program overwrites all memory that it allocates.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 

@@ -41,7 +41,7 @@ def flatten(config: BaseModel | Mapping[str, Any], prefix: str = "") -> Iterator
     """Yield the dotted name and the value of every setting, such as ("model.d_model", 512). Values have JSON types."""
     values = config.model_dump(mode="json") if isinstance(config, BaseModel) else config
     for key, value in values.items():
-        # For speed, check the exact types first: a thousand runs have a hundred thousand settings.
+        # For speed, check the exact types first, because a thousand runs have a hundred thousand settings.
         if type(value) is dict or (type(value) not in _PLAIN and isinstance(value, Mapping)):
             yield from flatten(value, f"{prefix}{key}.")
         else:

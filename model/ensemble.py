@@ -54,7 +54,7 @@ class Ensemble(Network):
 
     @property
     def output_weight(self) -> Tensor:
-        raise NotImplementedError("an ensemble is not trained: it has no matrix of its own")
+        raise NotImplementedError("an ensemble is not trained: it has no single output matrix")
 
     @property
     def longest(self) -> int | None:

@@ -175,7 +175,7 @@ def layers(items: Iterable[Repeated], n: int) -> Iterator[tuple[Repeated, ...]]:
 
 
 def sublayers(items: Iterable[Repeated], n: int) -> Iterator[Named]:
-    """Yield every sub-layer, each as often as it is repeated. `n` is the value of N."""
+    """Yield every sub-layer, once for each repetition. `n` is the value of N."""
     for times, content in items:
         for _ in range(n if times is None else times):
             if isinstance(content, Named):

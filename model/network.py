@@ -196,7 +196,7 @@ def initialise(model: EncoderDecoder) -> None:
             module.initialise()
         elif isinstance(module, LearnedPositions):
             nn.init.normal_(module.weight, std=module.weight.shape[1] ** -0.5)
-    # Each further step is a loop of its own, because it changes weights that the step before it has drawn.
+    # Each further step is a separate loop, because it changes weights that the step before it has drawn.
     for module in model.modules():
         if isinstance(module, Sublayer):
             module.initialise()

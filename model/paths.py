@@ -25,7 +25,7 @@ def path_length(config: ModelConfig, side: Side, length: int) -> int | None:
 
     In an encoder, the pairs are all pairs of positions. In a decoder, an output is paired with the inputs at the same
     and at earlier positions. The function takes O(layers · length³) time for sub-layers that read all positions, and
-    less for others.
+    less for other sub-layers.
     """
     import numpy as np
 

@@ -2,6 +2,8 @@
 
 REQUEST is JSON: {"sublayers": lines of one sub-layer each, "lengths": …, "widths": …, "rounds": …}. The output is a
 JSON list with one entry for each combination of sub-layer, width and length.
+
+Shapes: B sequences, T length, D width.
 """
 
 import itertools

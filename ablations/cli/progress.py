@@ -99,7 +99,10 @@ class Live:
         self._print_table_so_far(view)
 
     def _table_so_far(self, view: View) -> RenderableType:
-        """Return the partial table. The table is built again when a run has finished, as often as BUILDING allows."""
+        """Return the partial table.
+
+        The table is built again when a run has finished, if building takes at most the share BUILDING of the time.
+        """
         finished, began = view.counts.get(State.FINISHED, 0), time.monotonic()
         due = finished > self._finished and began - self._began >= self._next_table_s
         if self._watched and self._watched.table and due:

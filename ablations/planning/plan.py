@@ -124,7 +124,7 @@ class Plan:
     study: Study
     profile: str
     rows: tuple[PlannedRow, ...]
-    runs: tuple[PlannedRun, ...]  # by row in the study's order, then by seed
+    runs: tuple[PlannedRun, ...]  # sorted by row (in the order of the study), then by seed
     notes: tuple[str, ...]  # notes for the reader of the table: replaced values, the profile's notes, …
     paper_keys: tuple[str, ...]  # names of the published numbers that the task's columns can print
     members: tuple[PlannedRun, ...] = ()  # the trainings that ensembles and branches in `runs` read, each once

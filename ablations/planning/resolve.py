@@ -81,7 +81,7 @@ class Context:
 
 
 def resolve(study: Study, selection: Selection, task: Task) -> list[PlannedRow]:
-    """Return the selected rows in the study's order.
+    """Return the selected rows in the order of the study.
 
     Raises UserError for every mistake that can be found without reading the corpus.
     """
@@ -307,7 +307,10 @@ def _settings_digest(row: PlannedRow) -> str:
 
 
 def refuse_equal(rows: list[PlannedRow], origin: str, profile: str) -> None:
-    """Raise UserError if two rows have equal settings and a common seed: the table would show the same runs twice."""
+    """Raise UserError if two rows have equal settings and a common seed.
+
+    Otherwise, the table would show the same runs twice.
+    """
     seen: dict[tuple[str, int], PlannedRow] = {}
     for row in rows:
         settings = _settings_digest(row)

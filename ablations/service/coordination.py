@@ -60,7 +60,7 @@ class WorkOptions:
         if self.workers is not None and self.workers < 1:
             raise UserError(
                 f"--workers {self.workers}: write how many node workers may run at once, 1 or more. Without --workers "
-                "each run is a job of its own."
+                "each run is a separate job."
             )
 
     @cached_property

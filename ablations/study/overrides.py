@@ -14,7 +14,7 @@ from experiments.messages import suggestion
 
 
 def setting_names(config_type: type[TaskConfig]) -> list[str]:
-    """Return the dotted names of all settings that a row may set, in the configuration's order."""
+    """Return the dotted names of all settings that a row may set, in the order of the configuration's fields."""
     given = config_type.setting_roles.given_elsewhere
     return [name for name in _names(config_type) if name not in given]
 
@@ -70,7 +70,7 @@ class DescribedSetting:
 
 
 def settings_of(config_type: type[TaskConfig]) -> list[DescribedSetting]:
-    """Return a description of every setting that a row may change, in the configuration's order."""
+    """Return a description of every setting that a row may change, in the order of the configuration's fields."""
     schema = config_type.model_json_schema()
     values = config_type().model_dump(mode="json")
     return list(_described(schema, values, schema.get("$defs", {}), ""))

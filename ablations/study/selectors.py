@@ -67,7 +67,7 @@ def only_row(study: Study, key: str) -> str:
 
 
 def select_rows(study: Study, names: Iterable[str]) -> list[Variation]:
-    """Return the rows whose key or group is in `names`, in the study's order. Return all rows if `names` is empty.
+    """Return the rows whose key or group is in `names`, in the order of the study. Return all rows if `names` is empty.
 
     Raises UserError for an unknown or ambiguous name.
     """

@@ -1,4 +1,4 @@
-"""Ranks 1, 2, … of a run that trains on several devices: each is a process of this program with the same spec."""
+"""Ranks 1, 2, … of a run that trains on several devices. Each rank is a process of this program with the same spec."""
 
 import contextlib
 import logging

@@ -1,4 +1,4 @@
-"""Work that the fork server does once for all of its children: this module does the work when it is imported.
+"""Work that the fork server does once for all of its children. Importing this module does the work.
 
 The fork server imports this module if the children run users' functions and commands
 (experiments/jobs/engines/fork_server.py). The module imports the child's program and its tasks, builds the schemas of

@@ -91,7 +91,7 @@ def main(spec_path: Path, rank: int = 0, port: int = 0, *, alone: bool = False) 
             if rank:
                 _other_rank(attempt, task, folder, rank, port)
             else:
-                # Compute the digest now: a user may edit the modules of the trainer while it runs.
+                # Compute the digest now, because a user may edit the modules of the trainer while it runs.
                 config = validated(task, run)
                 code = task.training_code(Path(attempt.store))
                 _announce(events, attempt, task, code)

@@ -1,4 +1,4 @@
-"""Settings of the evaluation: the choice of the weights, the evaluated sets, and the search. Imports no torch."""
+"""Settings of the evaluation: which weights and which sets are evaluated, and the search. Imports no torch."""
 
 from pydantic import Field
 

@@ -20,10 +20,10 @@ from model.config import ModelConfig
 from model.settings import SIDES
 
 # Settings that are not part of run_id, for these reasons:
-# - evaluation: it does not change the training.
+# - evaluation: these settings do not change the training.
 # - data: run_id includes a digest of the corpus, which does not depend on the names of its files.
-# - checkpoint_steps, keep_checkpoints, eval_steps: they do not change the trained weights. An eval_id includes them if
-#   they change which weights are evaluated.
+# - checkpoint_steps, keep_checkpoints, eval_steps: these settings do not change the trained weights. An eval_id
+#   includes them if they change which weights are evaluated.
 # - deterministic, compile, graphs: like another device, they only change rounding errors. Every run records them.
 NOT_IN_RUN_ID = (
     "evaluation.",

@@ -21,7 +21,7 @@ Indices = NDArray[np.int64]
 # corpus, with 4,096 tokens per batch. Padding is 5 to 7 %. The probability that two pairs of one batch are in the same
 # batch again in the next epoch is about a third. With MIXING = 2.0, it is a quarter, and padding is 7 %.
 BAND = 1.05  # lengths whose ratio is at most about 1.05 count as equal
-# The order by length is shuffled locally: a pair moves by at most MIXING batches, measured in tokens.
+# The order by length is shuffled locally. A pair moves by at most MIXING batches, measured in tokens.
 MIXING = 1.25
 MIXING_SHARE = 1 / 40  # a pair moves by at most this fraction of the epoch, so that large batches have little padding
 

@@ -16,7 +16,8 @@ The search for a sentence ends in one of two cases:
 With a beam size of 1, a step takes one candidate instead of two. This is greedy search, which ends at the first EOS, as
 in tensor2tensor's greedy decoder. The result for a sentence does not depend on the other sentences in its batch.
 
-Shapes: B sentences, S source, K beam slots, T time, N finished hypotheses, C candidates, D d_model, W vocabulary.
+Shapes: B sentences, S source, K beam slots, T time, N finished hypotheses, C candidates, D d_model, W vocabulary, R
+sentences whose results are collected. `best_candidates` explains its shapes.
 """
 
 import functools
@@ -419,6 +420,9 @@ def next_log_probs(logits_BKW: Tensor) -> Tensor:
 
 def best_candidates(log_prob_BK: Tensor, next_BKW: Tensor, count: int) -> Candidates:
     """Return the `count` most probable continuations of each sentence, or all K × W if these are fewer.
+
+    Shapes: V = K·W continuations, P = GROUP tokens in a group, G complete groups of each hypothesis, R tokens after the
+    last complete group, C groups or candidates, I examined continuations.
 
     Stage 1 computes the maximum of each group of tokens. The groups with the `count` largest maxima contain the `count`
     best continuations of complete groups. Stage 2 examines only these groups, and the tokens after the last complete

@@ -1,6 +1,6 @@
 """Translate sentences: sort them by length, pack them into batches, and search.
 
-Shapes: B sentences, S source.
+Shapes: L layers, B sentences, H heads, T target, S source.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""The heartbeat of a child process: the child writes the time to a file of its attempt once a second.
+"""The heartbeat of a child process. The child writes the time to a file of its attempt once a second.
 
 If the coordinator and the child are killed together, the end of the attempt is not recorded. In this case the last
 heartbeat counts as the end of the attempt, because the last event may be minutes earlier.

@@ -179,7 +179,7 @@ def _lines(store: Store, begin: int = 0) -> Iterator[bytes]:
         with open_regular(store.root / FILE) as file:
             file.seek(begin)
             for line in file:
-                if line.endswith(b"\n"):  # otherwise the line is incomplete: its writer was killed or is still writing
+                if line.endswith(b"\n"):  # otherwise the writer of the line was killed or is still writing
                     yield line[:-1]
     except (FileNotFoundError, NotADirectoryError):
         return

@@ -279,7 +279,7 @@ def counted_as(store: Store, run_id: str) -> Mapping[str, Any]:
     """Return the settings that a run did not record, with the values that a printed table assumed for them."""
     try:
         record = read_json(store.run_folder(run_id) / COUNTED) or {}
-    except UserError:  # the record is damaged: the table keeps its note about the added settings
+    except UserError:  # the record is damaged, so the table keeps its note about the added settings
         return {}
     settings = record.get("settings") if record.get("version") == _VERSION else None
     return settings if isinstance(settings, dict) else {}

@@ -120,7 +120,7 @@ class Tracker:
             with self.explained():
                 shown = self._sync(run, record)
         except BaseException:
-            self.headings = Headings(self.client, self._elsewhere)  # discard cached ids: a user may have deleted some
+            self.headings = Headings(self.client, self._elsewhere)  # discard cached ids, which a user may have deleted
             raise
         if shown and record and not self._elsewhere:
             note(self._database, run.run_id, record)

@@ -41,7 +41,7 @@ class ScoredRun:
 
 @dataclass(frozen=True)
 class Table:
-    """A printed table and its runs, in the table's order."""
+    """A printed table and its runs, in the order of the table's rows."""
 
     study: str
     profile: str

@@ -136,7 +136,7 @@ def newest(
 def link_checkpoints(saved: Checkpoint, attempts: Sequence[Path], folder: Path) -> None:
     """Hard-link `saved`, and earlier checkpoints of the same training, into the attempt's folder.
 
-    An average, or the choice of the best checkpoint, may need the earlier checkpoints.
+    An evaluation of an average of checkpoints, or of the best checkpoint, may need the earlier checkpoints.
     """
     (folder / "checkpoints").mkdir(exist_ok=True)
     for path in [saved.path, *(p for a in attempts for p in all_of(a) if step_of(p) < saved.step)]:

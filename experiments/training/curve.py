@@ -1,6 +1,8 @@
 """Measure a training: the points of its curve, and statistics of its network before the first and the last update.
 
 Losses are collected on the device and emitted at intervals, so that no step waits for them.
+
+Shapes: B sentences, S source, T target, H heads, M memory positions, D d_model.
 """
 
 import math

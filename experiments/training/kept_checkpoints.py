@@ -109,7 +109,7 @@ def last(folder: Path, count: int, every: int) -> list[Path]:
     """Return the newest `count` checkpoints of a finished training, oldest first.
 
     Only checkpoints at multiples of `every` and at the last step are considered. Raises UserError if there are fewer
-    than `count`, or if one of the newest is missing: an older checkpoint never replaces it.
+    than `count`, or if one of the newest is missing. An older checkpoint never replaces a missing one.
     """
     there = {step_of(path): path for path in all_of(folder)}
     wanted = spaced_steps(max(there, default=0), every, count)

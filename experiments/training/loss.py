@@ -1,6 +1,7 @@
 """Label-smoothed cross-entropy (section 5.4) over the real target tokens, and the training objective.
 
-Shapes: B batch, S source, T target, N real target tokens, C tokens of a chunk, D d_model, W rows of the output matrix.
+Shapes: B batch, S source, T target, N real target tokens, C tokens of a chunk (in `_smoothed`: classes), G tokens of
+WEIGHT_CHUNKS chunks, R tokens of a class, n pieces of a class, D d_model, W rows of the output matrix.
 The first V = `vocab_size` rows belong to word pieces, and the other rows are padding.
 
 The target distribution is that of tensor2tensor and fairseq: 1 − ε for the correct piece y and ε/(V−1) for each of the

@@ -1,7 +1,8 @@
 """The interface of a sub-layer's computation: its inputs, its state during a search, and its methods.
 
 Shapes: B sentences, T target positions, Q queries, M memory positions, K beams, R = B·K rows of a search, D d_model,
-H heads. Masks: True = may attend. The masks keep_BT and memory_keep_BM are True at word pieces and False at padding.
+H heads, L layers. Masks: True = may attend. The masks keep_BT and memory_keep_BM are True at word pieces and False at
+padding.
 """
 
 from collections.abc import Mapping

@@ -2,7 +2,7 @@
 
 Section 3.2.1 describes "the two most commonly used attention functions": additive and dot-product attention.
 
-Shapes: B sentences, H heads, Q queries, M memory positions, K d_k.
+Shapes: B sentences, H heads, Q queries, M memory positions, P = Q·M pairs, K d_k.
 """
 
 import torch

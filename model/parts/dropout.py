@@ -33,7 +33,7 @@ def dropout(x: Tensor, rate: float) -> Tensor:
     if not x.is_cpu or torch.compiler.is_compiling():
         return F.dropout(x, rate)
     dropped = min(round(rate * LEVELS), LEVELS - 1)
-    # Multiply by the mask and by the scale separately: a scale in a bfloat16 mask would have a rounding error of 0.2 %.
+    # Multiply by the mask and by the scale separately. A scale in a bfloat16 mask would have a rounding error of 0.2 %.
     return x * _kept(x, dropped) * (LEVELS / (LEVELS - dropped))
 
 

@@ -1,4 +1,8 @@
-"""Embeddings, tied with the softmax (section 3.4). Shapes: B sentences, T positions, D width, W vocabulary."""
+"""Embeddings, tied with the softmax (section 3.4).
+
+Shapes: B sentences, T positions, R rows of a search, D width, W vocabulary, C classes of a hierarchical softmax, n
+pieces of a class.
+"""
 
 import math
 

@@ -1,4 +1,7 @@
-"""The residual connections and norms around every sub-layer (sections 3.1 and 5.4). In shapes, D is d_model."""
+"""The residual connections and norms around every sub-layer (sections 3.1 and 5.4).
+
+Shapes: R rows of a search, D d_model.
+"""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,8 @@
 """A faster search for decoders with the paper's sub-layers, of any size. It uses fewer and larger operations.
 
 stepwise.py searches with all other decoders. The tests compare the results of both searches.
-Shapes: B sentences, S source, D d_model, W vocabulary.
+
+Shapes: B sentences, S source, M = S, T time steps, D d_model, W vocabulary.
 """
 
 from torch import nn

@@ -1,6 +1,7 @@
 """The state of a search with any decoder, one position at a time. quick.py has a faster search for some decoders.
 
-Shapes: B sentences, T time steps, K beams, R = B·K rows, D d_model, W vocabulary. Masks: True = may attend.
+Shapes: B sentences, T time steps, K beams, R = B·K rows, S source, M = S, L layers, D d_model,
+W vocabulary. Masks: True = may attend.
 """
 
 from collections.abc import Callable, Sequence

@@ -101,7 +101,10 @@ def settings_of(grid: Grid, line: Line) -> list[Cell]:
 
 
 def labels_span(grid: Grid) -> bool:
-    """Return whether labels can be printed across the setting columns: all settings of labelled rows are blank."""
+    """Return whether labels can be printed across the setting columns.
+
+    This is possible if all settings of labelled rows are blank.
+    """
     labelled = [settings_of(grid, line) for line in grid.lines if line.row.label]
     return not grid.pivoted and bool(labelled and labelled[0]) and not any(c.text for cells in labelled for c in cells)
 

@@ -19,7 +19,7 @@ Layout = list[tuple[Head, Callable[[Row], Cell]]]  # columns, each with the func
 
 
 def layout_of(table: Table, costs: Sequence[Cost]) -> Layout:
-    """Return every column of the table, in the paper's order: settings that vary, each metric, costs, n.
+    """Return every column of the table, in the order of the paper's tables: settings that vary, each metric, costs, n.
 
     A metric has columns for its value, its change and the paper's numbers. costs: the costs that the table prints.
     """

@@ -90,10 +90,10 @@ def family(control: Sequence[float], rows: Sequence[Sequence[float]]) -> Family 
 def t3(control: Sequence[float], row: Sequence[float], rows: int = 1) -> Family | None:
     """Return the family for Dunnett's T3 (JASA 75:796, 1980): one of `rows` rows against the control.
 
-    The variances of the two samples may differ: the standard error is Welch's, and the degrees of freedom are
-    Satterthwaite's. The family describes the control and each row as samples of the same size n. Its variance is chosen
-    so that a difference of two means has Welch's standard error. Return None if a sample has a single value, or if no
-    sample has a spread.
+    The variances of the two samples may differ. Therefore, the standard error is Welch's, and the degrees of freedom
+    are Satterthwaite's. The family describes the control and each row as samples of the same size n. Its variance is
+    chosen so that a difference of two means has Welch's standard error. Return None if a sample has a single value, or
+    if no sample has a spread.
     """
     n, samples = len(row), [np.asarray(values, dtype=float) for values in (control, row)]
     if min(map(len, samples)) < 2:

@@ -40,7 +40,7 @@ class Outcome:
 
     run: TableRun
     record: TrainingResult | None
-    scored: Mapping[str, Scored]  # set → evaluation, in the plan's order
+    scored: Mapping[str, Scored]  # set → evaluation, in the order of the plan
     harm: Mapping[str, str] = field(default_factory=dict)  # set ("" for the training) → why its record is left out
     failure: str = ""  # for a failed run: the FailureClass of the last attempt that recorded an error; else ""
 

@@ -243,7 +243,7 @@ class Table:
         return {outcome.run.run_id: outcome for outcome in (*self.members, *self.outcomes)}
 
     def compared(self, column: Column) -> list[Row]:
-        """Return the rows whose change from base is known: they are complete and comparable with base."""
+        """Return the rows whose change from base is known, because they are complete and comparable with base."""
         return [row for row in self.rows if row.measures[column.key].change is not None]
 
     @cached_property

@@ -18,7 +18,7 @@ def cited(spec: TableSpec, columns: Sequence[Column]) -> tuple[Row, ...]:
     """Return the cited results that have a number for one of the printed columns, ordered by group."""
     printed = {*(cost.key for cost in COSTS), *(column.paper for column in columns), *spec.published}
     entries = [entry for entry in spec.cited if printed & entry.values.keys()]
-    # A pivoted table prints one line per label, in the study's order.
+    # A pivoted table prints one line per label, in the order of the study.
     groups = [] if spec.pivot else list(dict.fromkeys(entry.group for entry in entries))
     entries = sorted(entries, key=lambda entry: groups.index(entry.group)) if groups else entries
     rows = (RowSpec(KEY, entry.group, entry.label, entry.values) for entry in entries)

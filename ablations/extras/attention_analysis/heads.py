@@ -4,6 +4,8 @@ The attention weights of one layer for one sentence are an array w of shape (H, 
 positions. The offset of a pair (query, memory position) is the memory position minus the position of the query.
 Measures include only queries that have a previous and a next memory position. In a decoder they include only pairs
 without a position in the future.
+
+Shapes: B sentences (1 here), S source, D d_model, N pairs with the same offset (in `largest_HN`: queries), O offsets.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -157,9 +159,9 @@ class TextPair(NamedTuple):
 def of_run(
     config: RunConfig, attempt: Path, choice: str | None, sizes: tuple[int, int], lines: Iterable[TextPair]
 ) -> list[dict[str, Any]]:
-    """Return the rows of the trained heads of a run, then those of a baseline: the same network with random weights.
+    """Return the rows of the trained heads of a run, then those of a baseline, the same network with random weights.
 
-    The key `weights` of a row is "trained" or "random". choice: the choice of checkpoint; None means the choice in the
+    The key `weights` of a row is "trained" or "random". choice: which checkpoint to load; None means the one in the
     configuration. sizes: the sizes of the target and the source vocabulary.
     """
     device = Device.open(DeviceSpec("cpu"), "fp32")

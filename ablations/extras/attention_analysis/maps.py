@@ -1,6 +1,6 @@
 """Attention weights of one sentence pair, for each layer and head (the paper's figures 3 to 5).
 
-Shapes: B sentences (1 here), H heads, T queries, M memory positions, D d_model.
+Shapes: B sentences (1 here), H heads, T queries, M memory positions, S source, D d_model.
 """
 
 from typing import Any

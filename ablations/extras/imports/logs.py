@@ -90,8 +90,8 @@ def _part_of(place: Path, found: Mapping[Path, _Events]) -> tuple[Path, str, str
     """Return the folder of the run that a folder belongs to, and a prefix and a tag for the names of its scalars.
 
     If the tag is empty, a scalar gets the name PREFIX/TAG-OF-SCALAR, or TAG-OF-SCALAR if the prefix is empty too. A
-    folder that add_scalars wrote has one scalar, which gets the name TAG/PREFIX: the tag is the main tag of the call,
-    and the prefix is the name of the curve. If a folder belongs to no other run, it is a run itself.
+    folder that add_scalars wrote has one scalar, which gets the name TAG/PREFIX. TAG is the main tag of the call, and
+    PREFIX is the name of the curve. If a folder belongs to no other run, it is a run itself.
     """
     parent, name, events = place.parent, place.name, found[place]
     beside = [other for other in found if other.parent == parent]

@@ -143,7 +143,7 @@ class LanguageModelling(NetworkTask):
         return text.resolve(config.data)
 
     def evaluation_settings(self, config: LanguageConfig) -> dict[str, Any]:
-        """Return the settings that identify an evaluation: the choice of weights, the window and its stride."""
+        """Return the settings that identify an evaluation: which weights, the window and its stride."""
         read = (*OF_WEIGHTS, *config.network_changes)
         chosen = {name: value for name, value in super().evaluation_settings(config).items() if name in read}
         window = config.evaluated_window

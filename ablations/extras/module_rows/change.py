@@ -32,7 +32,7 @@ class ModuleLines(NetworkChange):
         except TrainerFailed as error:
             try:
                 ask({"lines": [], "selector": ""})
-            except (UserError, TrainerFailed):  # the function cannot run on this machine: the run checks the lines
+            except (UserError, TrainerFailed):  # the function cannot run on this machine, so the run checks the lines
                 return
             raise UserError(f"modules: with these lines the network does not compute a batch: {error}") from None
 

@@ -1,4 +1,7 @@
-"""Apply lines to the networks of this program: to their layers, sub-layers and heads."""
+"""Apply lines to the networks of this program: to their layers, sub-layers and heads.
+
+Shapes: B sentences, S source, R rows of a search, D d_model.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any

@@ -26,7 +26,7 @@ class Bracket(NamedTuple):
 
 @dataclass(frozen=True)
 class Tree:
-    """One tree, or several trees in a row: there may be no bracket around all words."""
+    """One tree, or several trees in a row if no bracket encloses all words."""
 
     words: tuple[str, ...]
     tags: tuple[str, ...]  # one per word

@@ -3,8 +3,8 @@
     (TAG word)  (LABEL child child …)  ( (S …) )
 
 A file may contain any number of trees, and a tree may span several lines. Brackets in the text are written -LRB- and
--RRB-. Between trees, a line that starts with #, ;, % or * is a comment. Only ASCII white space separates words: a word
-may contain a no-break space.
+-RRB-. Between trees, a line that starts with #, ;, % or * is a comment. Only ASCII white space separates words,
+because a word may contain a no-break space.
 """
 
 import re

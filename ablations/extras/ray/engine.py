@@ -1,7 +1,7 @@
 """Run child processes on a Ray cluster. Needs the extra [ray].
 
-A detached actor reserves processors and GPUs and runs one child. Ray never restarts an actor: the coordinator decides
-from the events whether and where a run is resumed.
+A detached actor reserves processors and GPUs and runs one child. Ray never restarts an actor, because the coordinator
+decides from the events whether and where a run is resumed.
 """
 
 import contextlib

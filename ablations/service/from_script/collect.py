@@ -102,7 +102,7 @@ def _levelled(commands: Sequence[click_options.Command], named: Sequence[str]) -
 
 def _choose(choices: Sequence[str]) -> str:
     return (
-        f"The script has the subcommands {', '.join(choices)}, and each has options of its own. Name one in the "
+        f"The script has the subcommands {', '.join(choices)}, and each has different options. Name one in the "
         f'command: --from "python train.py {choices[0]}".'
     )
 

@@ -2,7 +2,7 @@
 
 The body of each imported module is reached, except its code under `if __name__ == "__main__"`. A function is reached if
 reached code mentions its name, also through an import, or if a decorator such as `@app.command()` registers it. A class
-is reached with its methods. Methods that add options to a parser are an exception: they are reached only if reached
+is reached with its methods. Methods that add options to a parser are an exception. They are reached only if reached
 code mentions them.
 """
 

@@ -29,8 +29,8 @@ class UserModuleFinder:
         spec = PathFinder.find_spec(name, [one for one in sys.path if os.path.realpath(one) != self._program])
         if spec is None:
             raise ModuleNotFoundError(
-                f"No module named {name!r}. A trainer has a process of its own, into which no package of this program "
-                "is imported: it imports `from ablations_task import column, task` (docs/own-task.md)",
+                f"No module named {name!r}. A trainer runs in a separate process, into which no package of this "
+                "program is imported: it imports `from ablations_task import column, task` (docs/own-task.md)",
                 name=name,
             )
         return spec

@@ -182,7 +182,7 @@ def _kind_of(annotation: Any, where: str, default: Any = None) -> dict[str, Any]
     if is_group(annotation):
         return {"group": described(annotation, where, default)}
     if annotation is dict or origin in (dict, Dict) or (isinstance(origin, type) and issubclass(origin, Mapping)):
-        raise UserError(f"{where} is a dict: make it a dataclass of its own, so that each entry is a named setting.")
+        raise UserError(f"{where} is a dict: make it a separate dataclass, so that each entry is a named setting.")
     if origin is typing.Literal:
         return {"literal": [plain(value) for value in inner]}
     if _is_union(origin):

@@ -78,7 +78,7 @@ class Corpus(ABC):
     def check(self, cache_dir: Path | None = None) -> dict[str, int]:
         """Check every file and return the number of rows of each set. Raises UserError for unusable files.
 
-        Running text is not counted: its corpus returns an empty dict.
+        The rows of running text are not counted. For running text, the dict is empty.
         """
 
     def training_digest(self, cache_dir: Path | None = None) -> str:

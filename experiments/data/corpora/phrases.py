@@ -92,7 +92,8 @@ def number(en: str, de: str) -> Determiner:
 def noun_forms(noun: Noun, plural: bool) -> Forms:
     """Return a German noun in four cases.
 
-    A masculine noun whose genitive ends in "n" is weak: its oblique cases equal the genitive (der Junge, den Jungen).
+    A masculine noun whose genitive ends in "n" is weak, which means that its oblique cases equal the genitive
+    (der Junge, den Jungen).
     """
     if plural:
         dative = noun.plural_de if noun.plural_de[-1] in "ns" else noun.plural_de + "n"

@@ -186,9 +186,9 @@ def _earlier(store: Store, job: Job, number: int, code_digest: str, stands: Trai
     """Yield the folders with checkpoints from which this attempt may resume.
 
     The earlier attempts of this run come first. The attempts of shorter runs that this run may continue come after
-    them. For each run, the newest attempt comes first. A run never mixes old and new code: an attempt that used
-    other code is left out, and so are all attempts before it. Attempts that only evaluated are left out, because they
-    have no checkpoints.
+    them. For each run, the newest attempt comes first. A run never mixes old and new code. Therefore,
+    an attempt that used other code is left out, and so are all attempts before it. Attempts that only evaluated are
+    left out, because they have no checkpoints.
     """
     for run_id in (job.run_id, *job.continues):
         done = max(job.rerun_after, stands.attempt if stands else 0)

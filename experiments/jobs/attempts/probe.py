@@ -99,7 +99,7 @@ def _measured(events: Sequence[Mapping[str, Any]], result: TrainingResult) -> Me
 
 # Two numbers describe a device: the fixed time of a step, and the time of a floating-point operation. Both are fitted
 # to measurements on the same kind of device, with the same number of threads and in the same precision. The precision
-# matters: a processor without bf16 instructions takes many times as long in bf16 as in fp32.
+# matters, because a processor without bf16 instructions takes many times as long in bf16 as in fp32.
 
 
 CALIBRATION_FILE = "measured.json"

@@ -1,7 +1,7 @@
 """Write the latest state of each run to the tracking store, in a background thread.
 
 The import of MLflow takes more than a second, and each call of MLflow takes some milliseconds. In a background thread,
-they do not delay the coordinator. An error of the tracking store never stops a run: the error is logged once, and the
+they do not delay the coordinator. An error of the tracking store never stops a run. The error is logged once, and the
 run continues. The next write, the next coordinator, or `ablations ui --rebuild` adds the missing data.
 """
 

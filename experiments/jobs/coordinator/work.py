@@ -78,7 +78,9 @@ def work(
                 Coordinator(placement, interrupts, hang_s, refill).run(until, only)
         finally:
             if tracker is not None:
-                with contextlib.suppress(KeyboardInterrupt):  # a second signal: the next coordinator writes the rest
+                with contextlib.suppress(
+                    KeyboardInterrupt
+                ):  # after a second signal, the next coordinator writes the rest
                     tracker.close(INTERRUPTED_S, hurry=lambda: bool(interrupts.number))
             for sink in sinks:
                 with contextlib.suppress(KeyboardInterrupt):

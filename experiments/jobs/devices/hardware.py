@@ -90,7 +90,7 @@ def _output(*arguments: str) -> str:
     try:
         output, _ = process.communicate(timeout=SMI_S)
     except subprocess.TimeoutExpired:
-        process.kill()  # do not wait: if the driver hangs, the process may never end
+        process.kill()  # do not wait, because the process may never end if the driver hangs
         raise UserError(
             f"nvidia-smi did not answer within {SMI_S:g} s, so it is unknown which GPUs are free. Restart its driver "
             "or the machine, or use processors: --devices cpu:N."

@@ -154,7 +154,7 @@ def _devices(node: Node) -> list[str]:
             _NODE.bind(NODE_NAME)
         except OSError:
             raise UserError(
-                f"Two node workers are on {node_name()}, and the cluster gives them no GPUs of their own "
+                f"Two node workers are on {node_name()}, and the cluster gives them no separate GPUs "
                 "(CUDA_VISIBLE_DEVICES is not set): both would use the same ones. Request GPUs in the way of this "
                 "cluster (on Slurm often --engine-set gres=gpu:N), or use --workers 1."
             ) from None

@@ -116,7 +116,7 @@ class Queue(QueueConnection):
                     self._db.execute(f"DELETE FROM {table} WHERE run_id=?", (run_id,))
 
     def drain(self) -> None:
-        """Ask the coordinator to finish the running jobs and start no others.
+        """Ask the coordinator to finish the running jobs and start no other jobs.
 
         The next coordinator starts jobs again.
         """

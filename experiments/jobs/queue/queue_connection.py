@@ -149,8 +149,8 @@ class QueueConnection:
     def held(self) -> list[str]:
         """Return the distinct reasons why jobs are held.
 
-        The reason LEFT is left out: it marks the jobs that the present `ablations run` does not train, because they
-        belong to other tables.
+        The reason LEFT is left out, because it marks the jobs of other tables, which the present `ablations run`
+        does not train.
         """
         kept = "SELECT DISTINCT held FROM jobs WHERE state='waiting' AND held NOT IN ('', ?) ORDER BY held"
         rows = self._read(kept, (LEFT,))

@@ -1,7 +1,7 @@
 """Fill the values of settings into a command (experiments/command_words.py).
 
-No value is parsed as shell code: a placeholder is replaced by an environment variable in quotes, such as
-"${ABLATIONS_VALUE_0}", and the shell does not parse the value of a variable. These quotes would end quotes around a
+No value is parsed as shell code, because a placeholder is replaced by an environment variable in quotes, such as
+"${ABLATIONS_VALUE_0}". The shell does not parse the value of a variable. These quotes would end quotes around a
 placeholder, so a quoted placeholder is refused.
 """
 

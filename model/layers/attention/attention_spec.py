@@ -147,7 +147,7 @@ class SelfAttentionSpec(AttentionSpec):
                 raise ValueError(
                     f"position_buckets = {config.position_buckets}, position_distance = {config.position_distance}: an "
                     "encoder needs an even number of buckets from 4 on, a decoder 2 or more, and the distance must "
-                    f"be larger than the {exact} distances that have a bucket of their own"
+                    f"be larger than the {exact} distances that have a separate bucket"
                 )
         if config.positions == "relative" and not (config.position_keys or config.position_values):
             raise ValueError("relative positions are in neither keys nor values: set position_keys or position_values")

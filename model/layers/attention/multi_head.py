@@ -1,7 +1,8 @@
 """Multi-head attention (section 3.2, figure 2): self-attention and cross-attention.
 
 Shapes: B sentences, S source, T target, Q queries, M memory positions, D d_model, H heads (num_heads), G heads of keys
-and values (kv_heads), K d_k, V d_v, E = H·V. d_k and d_v are independent of D / H: row (B) of Table 3 varies d_k alone.
+and values (kv_heads), K d_k (in a search: beams), V d_v, E = H·V, n the width of a head (d_k or d_v), N blocks of a
+window, R = B·K rows of a search, L layers. d_k and d_v are independent of D / H: row (B) of Table 3 varies d_k alone.
 """
 
 from typing import NamedTuple

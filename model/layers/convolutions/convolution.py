@@ -1,4 +1,8 @@
-"""Convolution over positions. Shapes: B sentences, T positions, R rows of a search, D d_model, k kernel."""
+"""Convolution over positions.
+
+Shapes: B sentences, T positions, K beams, R = B·K rows of a search, D d_model, k kernel, r inputs that a window covers,
+C inputs of the matrix.
+"""
 
 import torch
 import torch.nn.functional as F

@@ -12,7 +12,8 @@ The first places of p_t hold x_0 … x_t. The output y_t is d_t at place t. Plac
 There are two differences from the paper: the memory has the height 1 (4 in the paper), and a decoder's memory has all
 places that can influence an output.
 
-Shapes: B sentences, T positions, S source, L places of the tape, K beams, R = B·K rows, D d_model, k kernel.
+Shapes: B sentences, T positions, S source, L places of the tape, K beams, R = B·K rows, D d_model, k kernel,
+G gates (2·D), M = S.
 """
 
 import torch

@@ -6,7 +6,8 @@ p = softmax(u^k · m_i), o^k = Σ p_i c_i and, with layer-wise weights (section 
 are the same in all hops. The encoder's positions replace the temporal encoding of the paper (section 4.1). The softmax
 of the network replaces the output matrix W of the paper.
 
-Shapes: B sentences, T positions, S source, Q queries, R rows of a search, D d_model.
+Shapes: B sentences, T positions, S source, Q queries, M = S, K beams, R = B·K rows of a search,
+D d_model.
 """
 
 import torch

@@ -1,6 +1,6 @@
 """Sub-layers that read one position of the encoder's output for each position of the decoder.
 
-Shapes: B sentences, T positions, S source, K beams, R = B·K rows of a search, D d_model.
+Shapes: B sentences, T positions, S source, M = S, K beams, R = B·K rows of a search, D d_model.
 """
 
 import torch
@@ -52,10 +52,11 @@ class LastState(Sublayer):
 
 
 class SamePosition(Sublayer):
-    """y_t = W m_t, and 0 after the end of the source: the decoder is stacked on the encoder.
+    """y_t = W m_t, and 0 after the end of the source.
 
-    ByteNet stacks its decoder in this way (Kalchbrenner et al. 2016, arXiv 1610.10099, sections 3.1 and 3.2). Unlike
-    this class, ByteNet also computes the encoder after the end of the source, up to the expected length of the target.
+    In this way, ByteNet stacks its decoder on its encoder (Kalchbrenner et al. 2016, arXiv 1610.10099, sections 3.1 and
+    3.2). Unlike this class, ByteNet also computes the encoder after the end of the source, up to the expected length of
+    the target.
     """
 
     def __init__(self, config: ModelSettings, options: SamePositionSpec) -> None:

@@ -1,6 +1,7 @@
 """A mixture of experts: several feed-forward networks, and gates that choose some of them for each position.
 
-Shapes: B sentences, T positions, N positions that are not padding, D d_model, E experts, A experts of each position.
+Shapes: B sentences, T positions, N positions that are not padding, D d_model, E experts, A experts of each position,
+C rows that every expert computes, R rows of a search.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""An LSTM with attention and input feeding: the result of the attention is also an input of the next step.
+"""An LSTM with attention and input feeding, where the result of the attention is also an input of the next step.
 
 The source is Luong et al. 2015 (arXiv 1508.04025), sections 3.1 and 3.3. a_t is the softmax of the scores of the state
 h_t with the memories m_s, and the context is c_t = Σ a_t(s) m_s. The output, which is also an input at t + 1, is
@@ -7,7 +7,8 @@ h_t with the memories m_s, and the context is c_t = Σ a_t(s) m_s. The output, w
 
 In the paper, the lowest LSTM of a stack reads h̃ and the highest LSTM attends. Here one LSTM does both.
 
-Shapes: B sentences, T positions, M memory positions, Q states, K beams, R = B·K rows of a search, D d_model, G = 4·D.
+Shapes: B sentences, T positions, M memory positions, Q states, K beams, R = B·K rows of a search, D d_model, G = 4·D,
+L layers.
 """
 
 import torch

@@ -166,7 +166,7 @@ def test_a_trainer_that_tidies_its_folder_and_calls_facts_like_ours_has_finished
 @pytest.mark.parametrize("name", ["model", "reports", "ablations", "experiments.training"])
 @pytest.mark.process
 def test_no_package_of_this_program_is_there(tmp_path: Path, name: str) -> None:
-    with pytest.raises(UserError, match="A trainer has a process of its own") as refused:
+    with pytest.raises(UserError, match="A trainer runs in a separate process") as refused:
         loaded(tmp_path, f"import {name}\n{HEAD}{BODY}")
     assert "trainer.py, line 1" in str(refused.value) and f"import {name}" in str(refused.value)
 

@@ -115,7 +115,7 @@ def refused(**annotations):
 
 def test_settings_that_no_study_can_hold():
     assert "the harness has this name" in refused(seed=int)
-    assert "make it a dataclass of its own" in refused(weights=dict[str, float])
+    assert "make it a separate dataclass" in refused(weights=dict[str, float])
     assert "no study file can hold" in refused(file=type("Handle", (), {}))
     required = dataclass(type("Settings", (), {"__annotations__": {"rate": float}}))
     with pytest.raises(TrainersError, match=r"Settings\.rate has no default"):

@@ -147,11 +147,11 @@ def _persons(phrase: NounPhrase | Pronoun | None) -> list[NounPhrase]:
 
 
 def alternatives(sentence: Sentence, slot: str) -> Iterator[Sentence]:
-    """Yield the sentences that differ from a sentence in the choice of one slot.
+    """Yield the sentences that differ from a sentence in the content of one slot.
 
     The slot contains a noun with its number, a determiner, a verb with its tense, a particle, an adverb or a
     preposition. For the slot of a pronoun, the noun of its antecedent changes. If the tense changes, an adverb of time
-    becomes "today". The sentences need not be `valid`: a pronoun may have more than one possible antecedent.
+    becomes "today". The sentences need not be `valid`, because a pronoun may have more than one possible antecedent.
     """
     parent, _, name = slot.rpartition(".")
     if name in ("subject", "object") and isinstance(at(sentence, slot), Pronoun):
