@@ -6,7 +6,7 @@ from typing import NamedTuple
 class RunState(NamedTuple):
     """The state of a run and of its requested evaluations in a store.
 
-    state: "missing", "waiting", "running", "finished", "failed", "stale" or "damaged".
+    state: "missing", "waiting", "running", "interrupted", "finished", "failed", "stale" or "damaged".
     stale: the parts that were made by other code than the present code: TRAINING, or parts of evaluations such as
         "decode" and "score". It also contains TRAINING if the weights of ensemble members or of the parent run have
         changed.

@@ -26,6 +26,7 @@ from experiments.errors import UserError
 from experiments.events.event_log import Tail, damaged_events
 from experiments.identity import seed_in_words
 from experiments.jobs.attempts.attempt import log_tail
+from experiments.jobs.attempts.liveness import observed
 from experiments.jobs.queue.job import JobStatus, State
 from experiments.jobs.queue.queue import Queue
 from experiments.jobs.queue.queue_connection import SHARING
@@ -36,6 +37,7 @@ from experiments.store.durable import open_regular
 from experiments.store.layout import LOG, Store
 from experiments.tracking.rebuild import lacking
 
+ENDED = "its process ended without a result"  # why a run is interrupted
 SHOWN = 20  # maximum number of waiting rows listed per reason, and of cancelled runs listed
 
 
@@ -110,9 +112,10 @@ def _of_runs(store: Store, queue: Queue, command: str, only: set[str]) -> list[s
     waiting = [row for row in queue.rows(State.WAITING, queue.counts()[State.WAITING]) if row.run_id in only]
     lines = _notes(queue, store.coordinator(), (SHARING,)) if queue.counts()[State.RUNNING] else []
     lines += _waiting(store, queue, command, waiting)
-    for row in queue.status():
-        if row.run_id in only and row.state not in (State.FINISHED, State.WAITING):
-            lines += [f"  {_line(row)}", *(f"      {line}" for line in row.error.splitlines())]
+    mine = [row for row in queue.status() if row.run_id in only]
+    for row in observed(store, queue, mine):
+        if row.state not in (State.FINISHED, State.WAITING):
+            lines += [f"  {_line(row, command)}", *(f"      {line}" for line in row.error.splitlines())]
     return lines
 
 
@@ -121,16 +124,18 @@ def _of_queue(store: Store, queue: Queue, command: str) -> list[str]:
     counts = queue.counts()
     if not any(counts.values()):
         return [f"nothing is queued in {store.root}"]
+    begun = observed(store, queue, queue.rows(State.RUNNING, counts[State.RUNNING]))
+    counts |= {state: sum(row.state is state for row in begun) for state in (State.RUNNING, State.INTERRUPTED)}
     lines = [", ".join(f"{counts[state]} {state.value}" for state in State if counts[state])]
     lines += [f"training in {holder}"] * bool(holder)
-    if seconds := left_s(queue):
+    # Nobody knows how much of an interrupted run is lost.
+    if not counts[State.INTERRUPTED] and (seconds := left_s(queue)):
         lines.append(f"about {duration(seconds)} left")
     lines += _notes(queue, holder)
-    for row in queue.rows(State.RUNNING, counts[State.RUNNING]):
-        lines.append(f"  {_line(row)}")
+    lines += [f"  {_line(row, command)}" for row in begun]
     lines += _waiting(store, queue, command, queue.rows(State.WAITING, counts[State.WAITING]))
     for row in queue.rows(State.CANCELLED, SHOWN) + queue.rows(State.FAILED, counts[State.FAILED]):
-        lines.append(f"  {_line(row)}")
+        lines.append(f"  {_line(row, command)}")
         lines += [f"      {line}" for line in row.error.splitlines()]
     return lines + list(_damaged(store, queue))
 
@@ -175,8 +180,11 @@ def _damaged(store: Store, queue: Queue) -> Iterator[str]:
         yield f"  {labels.get(run_id, run_id)} attempt {attempt}: {line}"
 
 
-def _line(row: JobStatus) -> str:
+def _line(row: JobStatus, command: str) -> str:
+    """Return one line on a run. command: the command that continues interrupted runs."""
     step = f" step {row.step}/{row.total}" if row.step is not None and row.total else ""
+    if row.state is State.INTERRUPTED:
+        return f"{row.state.value} {label(row)}{step}: {ENDED}; continue with `{command}`"
     if row.state is not State.RUNNING:
         return f"{row.state.value:<9} {label(row)}{step}"
     since = f" for {duration(max(0.0, time.time() - row.started))} on {row.slot}" if row.started else ""
@@ -213,7 +221,7 @@ def _as_json(store: Store, command: str, only: set[str] | None) -> list[dict[str
         damaged: dict[str, list[str]] = {}
         for run_id, _, line in damaged_events(store, queue.damaged_lines()):
             damaged.setdefault(run_id, []).append(line)
-        for row in queue.status():
+        for row in observed(store, queue, queue.status()):
             value: dict[str, Any] = {**asdict(row), "members": [member._asdict() for member in row.members]}
             # The path of the last attempt's log, relative to the store.
             value["log"] = f"runs/{row.run_id}/attempts/{row.attempt:04d}/log.txt" if row.attempt else None
@@ -222,6 +230,8 @@ def _as_json(store: Store, command: str, only: set[str] | None) -> list[dict[str
             if row.state is State.WAITING:
                 value["why"] = why(row, before)
                 before += 1
+            if row.state is State.INTERRUPTED:
+                value["why"] = f"{ENDED}; continue with `{command}`"
             if only is None or row.run_id in only:
                 plain.append(value)
         return plain
@@ -279,6 +289,8 @@ def log(
         return
     typer.echo(f"{label(row)}: {row.state.value}")
     _print_attempts(opened, row, history)
+    if row.state is State.INTERRUPTED:
+        typer.echo(f"  {ENDED}; it continues with the next `ablations run` or `ablations work`")
     if not numbers:
         typer.echo("no attempt has started")
         return
@@ -309,7 +321,7 @@ def _print_attempts(store: Store, row: JobStatus, history: Iterable[Mapping[str,
     for made in history:
         steps = f" steps {made['first_step'] or 0}–{made['last_step']}" if made["last_step"] is not None else ""
         seconds = f" {max(0.0, made['ended'] - made['started']):.0f} s" if made["ended"] else ""
-        outcome = made["outcome"] or "running"
+        outcome = made["outcome"] or (row.state.value if row.state is State.INTERRUPTED else State.RUNNING.value)
         typer.echo(f"  attempt {made['number']} on {made['slot']}:{seconds}{steps} {outcome} {made['detail']}".rstrip())
         tail = Tail(store.attempt_folder(row.run_id, made["number"]))
         for event in tail.read():
@@ -374,7 +386,7 @@ OfRows = Annotated[str | None, typer.Option("--rows", metavar="KEY,KEY", help="R
 def cancel(runs: Names, store_options: StoreOptions, as_json: options.Json = False) -> None:
     """Remove runs from the queue; running ones save a checkpoint and end. `retry` queues them again."""
     opened = store_options.open()
-    rows = chosen(opened, runs, (State.WAITING, State.RUNNING))
+    rows = chosen(opened, runs, (State.WAITING, State.RUNNING, State.INTERRUPTED))
     _ask(opened, rows, Queue.cancel, "cancel")
     running = "; running ones end after a checkpoint" if any(row.state is State.RUNNING for row in rows) else ""
     done = f"cancelled{running}:\n{labels(rows)}".rstrip()

@@ -17,6 +17,7 @@ from experiments.config.run_config import RunConfig
 from experiments.device_spec import DeviceSpec
 from experiments.errors import UserError
 from experiments.identity import seed_in_words
+from experiments.jobs.attempts.liveness import observed
 from experiments.jobs.devices.slots import parse_slots
 from experiments.jobs.queue.job import JobStatus, State
 from experiments.jobs.queue.queue import Queue
@@ -238,7 +239,7 @@ def study_name(given: str) -> str:
 def all_rows(store: Store) -> list[JobStatus]:
     """Return all runs of the queue; an empty list if there is no queue."""
     with Queue(store.queue_db, create=False) as queue:
-        return queue.status()
+        return observed(store, queue, queue.status())
 
 
 def label(row: JobStatus) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from ablations.planning.plan import PlannedRun, StateOf
 from experiments.errors import Damaged
 from experiments.identity import ParentRun
+from experiments.jobs.attempts.liveness import observed
 from experiments.jobs.queue.job import JobStatus, Member
 from experiments.jobs.queue.queue import Queue
 from experiments.records import TRAINING
@@ -17,6 +18,7 @@ from experiments.tasks.base import Task
 from experiments.training.warm_start import checkpoint_of, other_weights
 
 DONE = ("finished", "stale")
+UNFINISHED = ("waiting", "running", "interrupted")  # states of runs that the queue has and that have not ended
 
 
 def lacks_checkpoints(run: PlannedRun, store: Store, task: Task) -> bool:
@@ -35,7 +37,7 @@ def lacks_checkpoints(run: PlannedRun, store: Store, task: Task) -> bool:
 def run_states(store: Store, task: Task) -> StateOf:
     """Return the function that `plan_study` calls for the state of a run."""
     with Queue(store.queue_db, create=False) as queue:
-        queued = {row.run_id: row.state.value for row in queue.status()}
+        queued = {row.run_id: row.state.value for row in observed(store, queue, queue.status())}
         asked_of_failed = queue.asked_of_failed()  # failed run → its requested evaluations
     parts = task.code
     first = "decode" if "decode" in parts else "score"
@@ -46,12 +48,12 @@ def run_states(store: Store, task: Task) -> StateOf:
             result = store.result(run_id)
             evaluations = [store.evaluation(run_id, eval_id) for eval_id in eval_ids]
         except Damaged:
-            return RunState(in_queue if in_queue in ("waiting", "running") else "damaged")
+            return RunState(in_queue if in_queue in UNFINISHED else "damaged")
         made = tuple(eval_id for eval_id, found in zip(eval_ids, evaluations, strict=True) if found is not None)
         lacking = set(eval_ids).difference(made)
         to_make = first if result is not None and lacking else ""
         to_read = tuple(found.eval_id for found in evaluations if found is not None and task.outdated(found))
-        if in_queue in ("waiting", "running"):
+        if in_queue in UNFINISHED:
             return RunState(in_queue, to_make=to_make, made=made, to_read=to_read)
         if result is not None and any(store.result(member.run_id) is None for member in result.ensemble):
             return RunState("missing")
@@ -85,7 +87,7 @@ class Members:
     def __init__(self, store: Store) -> None:
         self._store = store
         with Queue(store.queue_db, create=False) as queue:
-            self.queued: dict[str, JobStatus] = {row.run_id: row for row in queue.status()}
+            self.queued: dict[str, JobStatus] = {row.run_id: row for row in observed(store, queue, queue.status())}
             self._recorded = queue.members()
 
     def of(self, run_id: str) -> tuple[Member, ...]:

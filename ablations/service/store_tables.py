@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ablations.planning.plan import Plan, PlannedRun
-from ablations.service.run_states import DONE, Members
+from ablations.service.run_states import DONE, UNFINISHED, Members
 from ablations.service.selected import Selected, Selectors, StoreOptions, choose
 from ablations.study.selectors import CORPUS
 from ablations.study.study_file import builtin_studies
@@ -97,7 +97,8 @@ class StoreTable:
             return RUNNING
         if self.finished == len(self.runs):
             return COMPLETE
-        others = [f"{counts[word]} {word}" for word in ("waiting", "failed", "cancelled", "damaged") if counts[word]]
+        words = ("waiting", "interrupted", "failed", "cancelled", "damaged")
+        others = [f"{counts[word]} {word}" for word in words if counts[word]]
         return ", ".join([f"{self.finished} of {len(self.runs)}", *others])
 
 
@@ -210,7 +211,7 @@ def _state(store: Store, members: Members, planned: Mapping[str, PlannedRun], ru
     if run_id in planned:
         state = planned[run_id].state
         return queued if state == "missing" and queued == "cancelled" else state
-    if queued in ("waiting", "running"):
+    if queued in UNFINISHED:
         return queued
     try:
         done = store.result(run_id) is not None

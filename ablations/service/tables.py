@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from ablations.planning.declare_table import table_spec
 from ablations.planning.plan import Plan
 from ablations.service.enqueue import member
-from ablations.service.run_states import DONE
+from ablations.service.run_states import DONE, UNFINISHED
 from ablations.service.selected import SelectedTable, Selectors, StoreOptions, choose
 from ablations.service.store_tables import StoreTable, store_tables
 from experiments.errors import Damaged, UserError
@@ -143,7 +143,7 @@ def nearest_with_results(study: str, selectors: Selectors, plan: Plan) -> str:
 
     Returns "" if the plan has results or queued runs, or if no table of the study has results.
     """
-    if any(run.state in (*DONE, "running", "waiting") for run in plan.runs):
+    if any(run.state in (*DONE, *UNFINISHED) for run in plan.runs):
         return ""
     found = [table for table in store_tables(selectors, plan.study.name) if table.selectors and table.finished]
     for table in sorted(found, key=lambda table: _distance(table, plan)):

@@ -24,7 +24,7 @@ IMPORTED = "§"  # marks rows that were trained elsewhere
 NOT_REPORTED = "not reported"  # reason: the user's trainer finished without reporting the metric
 NOT_MEASURED = "not measured"  # reason: the evaluation was made before the program had the metric
 # The state of a row is the first state in this list that a seed of the row has.
-ATTENTION = ("damaged", "failed", "running", "waiting", "missing", "stale", "finished")
+ATTENTION = ("damaged", "failed", "interrupted", "running", "waiting", "missing", "stale", "finished")
 
 
 @dataclass(frozen=True)

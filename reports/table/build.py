@@ -191,7 +191,7 @@ def _why(outcome: Outcome, column: Column) -> str:
     state = outcome.run.state
     if state == "failed" and outcome.failure == FailureClass.DIVERGED:
         return str(outcome.failure)
-    return state if state in ("failed", "running", "waiting") else ""
+    return state if state in ("failed", "interrupted", "running", "waiting") else ""
 
 
 SPENT = "cost"  # field whose values grow with later attempts, also with attempts for other tables

@@ -177,7 +177,10 @@ def _undirected(table: Table) -> Iterator[Note]:
         )
 
 
-_HOW = {"missing": "is not trained", "running": "is being trained", "damaged": "is damaged"}
+_HOW = {
+    "missing": "is not trained", "running": "is being trained", "interrupted": "was interrupted",
+    "damaged": "is damaged",
+}  # fmt: skip
 
 
 def ensembles(table: Table) -> Iterator[Note]:

@@ -21,10 +21,14 @@ class State(StrEnum):
 
     A waiting job may also end directly, for example if it is cancelled. A job whose run will be resumed goes from
     running back to waiting. An ended job waits again if its run is requested again.
+
+    The queue never stores "interrupted". Readers use it for a running job whose process has ended without a record
+    (experiments/jobs/attempts/liveness.py).
     """
 
     WAITING = "waiting"
     RUNNING = "running"
+    INTERRUPTED = "interrupted"
     FINISHED = "finished"
     FAILED = "failed"
     CANCELLED = "cancelled"

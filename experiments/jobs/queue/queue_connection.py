@@ -119,6 +119,21 @@ class QueueConnection:
             for left, cost, started in rows
         ]
 
+    def running_refs(self) -> dict[tuple[str, int], dict[str, Any]]:
+        """Return the engine's reference to the child of each running job, by (run_id, attempt).
+
+        The reference is {} if none was recorded. Attempts with a damaged reference are left out.
+        """
+        rows = self._read(
+            "SELECT j.run_id, j.attempt, COALESCE(a.ref, '') FROM jobs j LEFT JOIN attempts a "
+            "ON a.run_id = j.run_id AND a.number = j.attempt WHERE j.state='running'"
+        )
+        found = {}
+        for run_id, attempt, ref in rows:
+            with contextlib.suppress(Damaged):
+                found[run_id, attempt] = from_text(ref, run_id) if ref else {}
+        return found
+
     def waiting_costs(self) -> list[float]:
         rows = self._read("SELECT cost FROM jobs WHERE state='waiting' AND held='' ORDER BY cost DESC")
         return [row[0] for row in rows]

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import socket
 import sqlite3
 import threading
 import time
@@ -19,6 +20,7 @@ from experiments.jobs.coordinator.reporter import Summary
 from experiments.jobs.queue.job import Ending, Member, Outcome, State
 from experiments.jobs.queue.queue_connection import SHARING
 from experiments.jobs.queue.work_queue import WorkQueue
+from experiments.processes.process_identity import identify
 from experiments.store import durable
 from experiments.store.checksummed import write_json
 from experiments.store.layout import Store
@@ -47,6 +49,8 @@ def store(tmp_path):
         outcome = Outcome.DIVERGED if error else Outcome.FINISHED
         work_queue.end(run_id, attempt, Ending(state, outcome, error), (0, 3))
     work_queue.claim(make(0xB2, "").run_id, 1, "cpu:1", "cpu")
+    living = {**identify(os.getpid()), "host": socket.gethostname()}
+    work_queue.started(make(0xB2, "").run_id, 1, living, {}, 0)
     work_queue.progress([(make(0xB2, "").run_id, 4, "training", 12.0)])
     work_queue.close()
     return store
