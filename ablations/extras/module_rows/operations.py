@@ -120,8 +120,8 @@ class TrainingChange:
 def _along(count: Callable[[int], int], lengths: Sequence[int]) -> list[float]:
     """Return the count at each length.
 
-    Five counts show whether the count is a quadratic polynomial of the length, as it is without windows of attention.
-    If so, the other counts are interpolated.
+    Without windows of attention, the count is a quadratic polynomial of the length. Five counts show whether this is
+    the case. If it is, the other counts are interpolated.
     """
     if len(lengths) <= COUNTED:
         return [count(length) for length in lengths]

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 class Writer(Protocol):
     def sync(self, run: TrackedRun) -> None:
-        """Write the data of a run that the tracking store lacks."""
+        """Write those data of a run that are not yet in the tracking store."""
 
 
 class Background:

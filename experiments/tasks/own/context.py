@@ -145,7 +145,7 @@ def of_set(kept: Metrics, set_: str, promised: Sequence[str]) -> dict[str, float
 
     kept: the metrics that the trainer reported, by set.
     promised: the metrics that the study prints, as in EvaluationSpec: names such as "dev.accuracy", or "accuracy" if
-        the study prints only one set. In the latter case, metrics without a set belong to this set.
+        the study prints only one set. If it prints only one set, metrics without a set belong to this set.
     """
     alone = not any(name.startswith(f"{set_}.") for name in promised)
     return {**(kept.get("", {}) if alone else {}), **kept.get(set_, {})}
