@@ -102,7 +102,8 @@ def forget(store: Store, runs: Mapping[str, tuple[Member, ...]]) -> None:
             f"Nothing was changed, because these runs are training: {', '.join(running)}. Cancel them, or wait."
         )
     ledger.append(store, "forget", run_ids=list(runs))
-    if store.mlflow_db.is_file():  # MLflow is first: if this call is killed, the next call still finds the folders
+    # Change MLflow before the folders. If this call is killed in between, a later call still finds the folders.
+    if store.mlflow_db.is_file():
         from experiments.tracking.mlflow import Tracker  # imported late, because this import takes seconds
 
         tracker = Tracker(store)

@@ -32,7 +32,7 @@ class BatchPlan:
     Every epoch contains every pair once. The batches and their order differ between epochs. Steps and epochs are
     counted from 0. The constructor raises UserError if a single pair exceeds `tokens_per_batch`.
 
-    source_lengths, target_lengths: the number of pieces of every pair, EOS counted.
+    source_lengths, target_lengths: the number of pieces of every pair, including EOS.
     """
 
     def __init__(self, source_lengths: ArrayLike, target_lengths: ArrayLike, tokens_per_batch: int, seed: int) -> None:

@@ -10,14 +10,14 @@ The search for a sentence ends in one of two cases:
    grows, log P decreases and the length penalty increases, and the coverage penalty is at most 0. Therefore
    log P(best alive) / penalty(maximum length) is an upper bound for the score of every continuation. Stopping here does
    not change the result. (tensor2tensor may stop earlier, before n hypotheses are finished.)
- - The sentence reaches its maximum length, which is source length + max_extra_length, with EOS counted in both. If no
+ - The sentence reaches its maximum length, which is source length + max_extra_length, both including EOS. If no
    hypothesis is finished, the alive hypotheses are returned and marked as unfinished.
 
 With a beam size of 1, a step takes one candidate instead of two. This is greedy search, which ends at the first EOS, as
 in tensor2tensor's greedy decoder. The result for a sentence does not depend on the other sentences in its batch.
 
 Shapes: B sentences, S source, K beam slots, T time, N finished hypotheses, C candidates, D d_model, W vocabulary, R
-sentences whose results are collected. `best_candidates` explains its shapes.
+sentences whose results are collected. A comment before `GROUP` lists the further shapes of `best_candidates`.
 """
 
 import functools
@@ -118,7 +118,7 @@ def length_penalty(length: float, alpha: float) -> float:
 def coverage_penalty(attended_BKS: Tensor, source_mask_BS: Tensor | None, beta: float) -> Tensor:
     """Return β Σ_i log min(Σ_j p_ij, 1), (B, K) (Wu et al. 2016, arXiv 1609.08144, equation 14).
 
-    p_ij is the attention of target token j to source token i, with EOS counted in both. The penalty is at most 0. A
+    p_ij is the attention of target token j to source token i, both including EOS. The penalty is at most 0. A
     source token that has received an attention of 1 or more contributes 0.
     """
     log_BKS = attended_BKS.clamp(torch.finfo(attended_BKS.dtype).tiny, 1).log()
@@ -217,7 +217,7 @@ def beam_search(
 ) -> list[list[Hypothesis]]:
     """Translate one batch. Return the `nbest` hypotheses of each sentence, best first.
 
-    limits: the maximum output length of each sentence, EOS counted.
+    limits: the maximum output length of each sentence, including EOS.
     check_every: number of steps between checks for ended sentences. A check waits for the device.
     after_check: function that is called after each check with the number of ended sentences.
     """
@@ -420,9 +420,6 @@ def next_log_probs(logits_BKW: Tensor) -> Tensor:
 
 def best_candidates(log_prob_BK: Tensor, next_BKW: Tensor, count: int) -> Candidates:
     """Return the `count` most probable continuations of each sentence, or all K × W if these are fewer.
-
-    Shapes: V = K·W continuations, P = GROUP tokens in a group, G complete groups of each hypothesis, R tokens after the
-    last complete group, C groups or candidates, I examined continuations.
 
     Stage 1 computes the maximum of each group of tokens. The groups with the `count` largest maxima contain the `count`
     best continuations of complete groups. Stage 2 examines only these groups, and the tokens after the last complete

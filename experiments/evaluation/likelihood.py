@@ -27,7 +27,7 @@ class Likelihood:
     """The likelihood of target sentences given their source sentences.
 
     nll: −log P(targets | sources), in float64, with the natural logarithm, without label smoothing and padding.
-    pieces: the number of target word pieces, EOS counted.
+    pieces: the number of target word pieces, including EOS.
     right: the number of target word pieces to which the model gives the highest probability, given the source and the
         previous target pieces.
     """

@@ -76,7 +76,7 @@ def open_trained(
 def measure_pairs(trained: Trained, text: EncodedSet, context: AttemptContext) -> dict[str, Any]:
     """Measure the perplexity and the token accuracy of a set's references. Return facts for the record.
 
-    The fact `pieces` is the number of target word pieces, EOS counted.
+    The fact `pieces` is the number of target word pieces, including EOS.
     """
     threads = trained.device.threads
     source_ids = trained.source_tokenizer.encode_batch(text.source, threads)

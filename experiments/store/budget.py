@@ -70,7 +70,7 @@ class Account:
 
     def _take(self, entry: ledger.Entry) -> None:
         if entry["what"] == "budget":
-            if not self.limits:  # a new budget begins: attempts before it do not count
+            if not self.limits:  # a new budget begins, so earlier attempts do not count
                 self.spent_s, self.open = 0.0, {}
                 self.trainings, self.runs, self._finished = 0, set(), set()
             if entry["allowed"] == "none":

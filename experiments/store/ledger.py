@@ -267,7 +267,7 @@ def _number(file: int, end: int, last: bytes) -> int:
     """Return the number of the last line."""
     try:
         return int(json.loads(last)["n"]) if last else 0
-    except (ValueError, KeyError, TypeError, RecursionError):  # the line is damaged: count the lines
+    except (ValueError, KeyError, TypeError, RecursionError):  # the line is damaged, so count the lines
         return os.pread(file, end, 0).count(b"\n")
 
 

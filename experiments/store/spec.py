@@ -22,7 +22,7 @@ class AttemptSpec:
     store: str
     attempt: int
     device: DeviceSpec
-    train: bool = True  # False: the weights exist, so the attempt only evaluates
+    train: bool = True  # whether to train; if not, the weights exist, and the attempt only evaluates
     evaluations: tuple[EvaluationSpec, ...] = ()
     renew: Mapping[str, int] = field(default_factory=dict)  # eval_id → the attempt whose stored evaluation is replaced
     limit: int | None = None  # number of examples of each set to evaluate; None: all
@@ -30,7 +30,7 @@ class AttemptSpec:
     earlier: tuple[str, ...] = ()  # folders of attempts whose checkpoints may be used, in order of preference
     pinned: Mapping[str, Any] = field(default_factory=dict)  # settings that the first attempt fixed for later attempts
     keeps: tuple[tuple[Any, ...], ...] = ()  # checkpoints that evaluations of other rows need (retention.py)
-    coordinator: Mapping[str, Any] | None = None  # if this process ends, the child ends too; None: no such process
+    coordinator: Mapping[str, Any] | None = None  # identity of the process with which the child ends, if any
 
     def write(self, folder: Path) -> Path:
         """Write the spec into the attempt's folder and return the file.

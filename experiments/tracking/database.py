@@ -58,7 +58,7 @@ def set_journal(path: Path) -> None:
     """
     with contextlib.closing(sqlite3.connect(path, timeout=30, isolation_level=None)) as connection:
         mode = journal_mode(path.parent)
-        with contextlib.suppress(sqlite3.OperationalError):  # the file is in use: keep its mode
+        with contextlib.suppress(sqlite3.OperationalError):  # the file is in use, so keep its mode
             if connection.execute("PRAGMA journal_mode").fetchone()[0].upper() != mode:
                 connection.execute(f"PRAGMA journal_mode={mode}")
                 connection.execute("CREATE TABLE IF NOT EXISTS made_by_ablations (version INTEGER)")

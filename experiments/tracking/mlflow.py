@@ -156,7 +156,7 @@ class Tracker:
             words = entry.tags.get(SCORED, "").split() if entry is not None else []
             before = dict(word.split(":", 1) for word in words if ":" in word)
             if any(scored.get(name, t) != t for name, t in before.items()):
-                self.hide(run.run_id)  # a set was evaluated again: MLflow would merge old and new scores
+                self.hide(run.run_id)  # a set was evaluated again, and MLflow would merge old and new scores
                 return self._sync(run, record)
         entry = entry or self._create(run, history, begin, about)
         if entry.name != (name := self._name(run, history)):  # an older version that did not record rows named it

@@ -2,7 +2,7 @@
 
 Losses are collected on the device and emitted at intervals, so that no step waits for them.
 
-Shapes: B sentences, S source, T target, H heads, M memory positions, D d_model.
+Shapes: B sentences, S source, T target or queries, H heads, M memory positions, D d_model.
 """
 
 import math
@@ -96,7 +96,6 @@ class Curve:
 
 # The paper suspects that products of queries and keys, whose variance grows with d_k, push the softmax "into regions
 # where it has extremely small gradients" (section 3.2.1, footnote 4).
-# Shapes: B sentences, S source, T target or queries, H heads, M memory.
 
 
 PLACES = 2048  # maximum number of positions to measure, which is enough for a mean and cheaper than a step

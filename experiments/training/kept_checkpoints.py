@@ -61,7 +61,7 @@ def prune(folder: Path, keeps: Iterable[Keep]) -> None:
         try:
             kept |= {top} if (top := best(folder, keep.every)) else set()
         except Damaged:
-            return  # the best checkpoint is unknown: keep all
+            return  # the best checkpoint is unknown, so keep all checkpoints
     for path in paths:
         if path not in kept:
             discard(path)

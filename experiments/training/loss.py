@@ -185,7 +185,7 @@ def _nll(p_CW: Tensor, target_C: Tensor, z_y_C: Tensor, rows_CD: Tensor, matrix_
     """
     p_y_C = p_CW.gather(1, target_C[:, None])[:, 0].to(z_y_C.dtype)
     nll_C = -p_y_C.log()
-    if not bool(p_y_C.all()):  # probabilities below 1e-38 are 0 in fp32: compute their logarithm from the logits
+    if not bool(p_y_C.all()):  # probabilities below 1e-38 are 0 in fp32, so compute their logarithm from the logits
         lost = (p_y_C == 0).nonzero()[:, 0]
         nll_C[lost] = (rows_CD[lost] @ matrix_VD.T).to(z_y_C.dtype).logsumexp(1) - z_y_C[lost]
     return nll_C

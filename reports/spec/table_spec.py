@@ -85,7 +85,7 @@ class TableSpec:
     title: str
     task: str
     profile: str
-    rows: tuple[RowSpec, ...]  # all rows of the study, in its order
+    rows: tuple[RowSpec, ...]  # all rows of the study, in the order of the study
     members: tuple[TableRun, ...] = ()  # the runs whose checkpoints ensembles and branches read, each once
     metrics: tuple[Column, ...] = ()  # columns of measured numbers; the set "*" stands for every evaluated set
     heads: Mapping[str, str] = field(default_factory=dict)  # setting in the study's [columns] → column head

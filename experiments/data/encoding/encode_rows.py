@@ -39,7 +39,7 @@ def chunks(rows: Iterable[Row], sides: int) -> Iterator[list[Row]]:
 class _Chunk(NamedTuple):
     """An encoded chunk of rows."""
 
-    read: int  # number of rows read, dropped rows included
+    read: int  # number of rows read, including dropped rows
     over_long: int  # number of pairs dropped before encoding, because a side has too many characters
     rows: Sequence[Row]
     lines: list[list[list[int]]]  # piece ids: [side][row][position]
@@ -49,7 +49,7 @@ class Encoder:
     """A writer that encodes one set into a folder, with `threads` threads of SentencePiece.
 
     tokenizers: the tokenizer of each side; running text has one side.
-    max_pieces: maximum number of pieces of a side, EOS counted. Pairs with a longer or an empty side are dropped and
+    max_pieces: maximum number of pieces of a side, including EOS. Pairs with a longer or an empty side are dropped and
         counted. None keeps every row.
     measured: whether to store the position, bytes and words of each line of running text.
     """

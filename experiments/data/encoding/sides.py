@@ -80,7 +80,7 @@ class Side:
             raise Damaged(f"The encoded corpus in {folder} cannot be read ({error}). {_REDO}") from None
         if len(self.pieces) - 1 != (self.offsets[-1] if len(self.offsets) else None):
             raise Damaged(f"{folder}: the pieces and offsets of its {side} do not fit: it is damaged. {_REDO}")
-        self.lengths: Places = np.diff(self.offsets) + 1  # (N,): number of pieces of every row, EOS counted
+        self.lengths: Places = np.diff(self.offsets) + 1  # (N,): number of pieces of every row, including EOS
         self._touched = 0
 
     def __len__(self) -> int:

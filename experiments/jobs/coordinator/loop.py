@@ -80,7 +80,7 @@ class Coordinator:
                 self._show()
         except KeyboardInterrupt:
             self._kill_all()
-        except BaseException:  # a bug, or a queue that cannot be written: let the children save a checkpoint
+        except BaseException:  # a bug, or a queue that cannot be written; the children can still save a checkpoint
             self._watch.request_stop(self._watch.live.values(), "stop")
             raise
         self._queue.note(SHARING)

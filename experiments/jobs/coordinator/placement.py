@@ -317,7 +317,7 @@ class Placement:
 
 
 def no_parent_run(store: Store, queue: WorkQueue, job: Job, code: str) -> str:
-    """Return the reason why a branch cannot begin: its parent run has no checkpoint of the step.
+    """Return the reason why a branch cannot begin, if its parent run has no checkpoint of the step.
 
     Return "" if the branch can begin or has begun, or if the run is not a branch. If the parent run failed after the
     step, the branch can begin, because a later failure does not change the checkpoint of the step.

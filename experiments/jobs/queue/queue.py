@@ -168,7 +168,7 @@ class Queue(QueueConnection):
         mine = row is not None and (trust.signed(row[0], row[2]) or not trust.executes(job))
         if row is not None and again and mine:  # a request that this user has not signed is replaced, not joined
             job = merge(job_from(row[0], job.run_id), job)
-        elif row is not None and not again:  # the run waits again: keep the checkpoints of earlier requests too
+        elif row is not None and not again:  # the run waits again, so keep the checkpoints of earlier requests too
             job = replace(job, keeps=union(job_from(row[0], job.run_id).keeps, job.keeps))
         wanted = (job.spec.seed, job.priority, job.turn, job.spec.cost, job.inputs_key, job.total_steps)
         spec = to_text(job.to_json())
