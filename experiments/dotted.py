@@ -110,7 +110,7 @@ def _parse_value(text: str) -> Any:
 
 
 def as_set(name: str, value: Any) -> str:
-    """Return a setting in the form of `--set`: the inverse of `parse_set`. A shell may need quotes around it."""
+    """Return a setting in the form of `--set` (the inverse of `parse_set`). A shell may need quotes around it."""
     with contextlib.suppress(UserError):  # write a text without quotes if it is read back as the same text
         if isinstance(value, str) and parse_set([f"{name}={value}"]) == {name: value}:
             return f"{name}={value}"

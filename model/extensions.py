@@ -81,7 +81,7 @@ def added(kind: str, *, packages: bool = True) -> dict[str, str]:
 
 
 def forget() -> None:
-    """Clear the cache: the next call of `added` searches for extras and packages again."""
+    """Clear the cache. The next call of `added` searches for extras and packages again."""
     _found.cache_clear()
 
 

@@ -160,7 +160,7 @@ def deal(source_lengths: ArrayLike, target_lengths: ArrayLike, indices: Indices,
 
 
 def split(source_lengths: ArrayLike, target_lengths: ArrayLike, indices: Indices, max_tokens: int) -> list[Indices]:
-    """Cut pairs into micro-batches of at most `max_tokens` positions per side, padding counted.
+    """Cut pairs into micro-batches of at most `max_tokens` positions per side, including padding.
 
     There are as few micro-batches as possible. They are about equally full, and the pairs of each have similar lengths.
     A micro-batch has at least one pair, even if that pair is longer than `max_tokens`.

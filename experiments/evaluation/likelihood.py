@@ -123,7 +123,7 @@ def piece_nll(model: Network, hidden_BTD: Tensor, output_BT: Tensor, real_BT: Te
 def _pack(sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], max_tokens: int) -> Iterator[list[int]]:
     """Yield batches of pairs with similar lengths, as lists of indices.
 
-    A batch has at most `max_tokens` positions on its longer side, padding counted, unless it has only one pair.
+    A batch has at most `max_tokens` positions on its longer side, including padding, unless it has only one pair.
     """
     length = [max(len(s), len(t)) + 1 for s, t in zip(sources, targets, strict=True)]
     batch: list[int] = []

@@ -1,6 +1,6 @@
 """Remove information about machines and people from records before they are shared.
 
-`places` removes host names and absolute paths. `identity` is for double-blind review: it also removes user names,
+`places` removes host names and absolute paths. `identity` is for double-blind review. It also removes user names,
 platform, repository and commits, and all files of free text (logs, uncommitted changes). Numbers and model outputs are
 not changed.
 

@@ -273,7 +273,7 @@ def fsync_tree(folder: Path) -> None:
 
 
 def remove_folder(folder: Path) -> None:
-    """Delete a folder. Ignore errors: the folder may be partly deleted already."""
+    """Delete a folder. Ignore errors, because the folder may be partly deleted already."""
     shutil.rmtree(folder, ignore_errors=True)
 
 

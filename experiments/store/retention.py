@@ -25,7 +25,8 @@ class Keep(NamedTuple):
     """A demand for checkpoints.
 
     kept: number of checkpoints that the run keeps.
-    needed: number of these checkpoints that a requested evaluation or branch uses. Later requests may use the others.
+    needed: number of these checkpoints that a requested evaluation or branch uses. Later requests may use the other
+    ones.
     """
 
     what: str

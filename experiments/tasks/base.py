@@ -250,7 +250,7 @@ class Task(ABC):
     def prepare(self, config: Any, store: Path, progress: Progress) -> dict[str, Any]:
         """Create the files that all runs of a corpus share, such as the tokenizer. Return facts for the log.
 
-        The method may be called several times and may be interrupted: incomplete files are never used.
+        The method may be called several times and may be interrupted. Incomplete files are never used.
         """
 
     def keeps(self, config: Any) -> tuple[Keep, ...]:

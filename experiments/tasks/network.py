@@ -147,7 +147,7 @@ _known: dict[str, tuple[int, int]] = {}  # cache of this process: digest → siz
 
 
 def sizes_by_text(corpus: Corpus, data: DataConfig, shared: bool) -> tuple[int, int]:
-    """Return the source and target vocabulary sizes, special symbols included.
+    """Return the source and target vocabulary sizes, including special symbols.
 
     The tokenizers are learnt once for each version of a corpus. After that, the sizes come from a cache.
     """

@@ -45,7 +45,10 @@ class Headings:
         return self._experiments[study]
 
     def heading(self, study: str, profile: str, corpus: str, start_ms: int | None = None) -> str:
-        """Return the id of a heading, which is created if missing. Its status is FINISHED: it only groups runs."""
+        """Return the id of a heading, which is created if missing.
+
+        Its status is FINISHED, because it only groups runs.
+        """
         key = (study, profile, corpus)
         if key not in self._headings:
             experiment = self.experiment(study)

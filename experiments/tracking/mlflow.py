@@ -9,8 +9,9 @@ training, even in another study, has an MLflow run with its name and scores, but
 that run refers to the training.
 
 MLflow's client writes everything, both to the store's database and to a server. The coordinator calls it in a
-background thread. MLflow is a view of events and results: `sync` writes all data of a run that MLflow lacks, whether
-the run has just begun or has ended long ago. Only the process that holds the coordinator's lock writes runs.
+background thread. MLflow is a view of events and results: `sync` writes those data of a run that MLflow does not have
+yet, whether the run has just begun or has ended long ago. Only the process that holds the coordinator's lock writes
+runs.
 
 A tag of each run records how far its events are written. The tag is set after the points are written. After a failure,
 `sync` continues at the recorded position, and MLflow ignores points that are written a second time. If two processes
@@ -109,7 +110,7 @@ class Tracker:
         return explained(self._database)
 
     def sync(self, run: TrackedRun) -> None:
-        """Write all data of a run that MLflow lacks. After an error, the next call continues.
+        """Write those data of a run that MLflow does not have yet. After an error, the next call continues.
 
         Raises UserError or MLflow's errors.
         """
@@ -328,7 +329,7 @@ def _position_of(history: History) -> str:
 
 
 def _position(text: str) -> dict[int, int]:
-    """Parse the tag POSITION. An invalid tag gives {}: all points are then written again."""
+    """Parse the tag POSITION. An invalid tag gives {}, so that all points are written again."""
     try:
         return {int(number): int(offset) for number, offset in (word.split(":") for word in text.split())}
     except ValueError:

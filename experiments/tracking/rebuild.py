@@ -1,4 +1,4 @@
-"""Rebuild MLflow's database from the store, and write the runs that it lacks."""
+"""Rebuild MLflow's database from the store, and write the runs that are missing in it."""
 
 import logging
 from collections.abc import Iterable, Iterator

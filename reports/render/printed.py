@@ -1,4 +1,4 @@
-"""The table as a format prints it: apply the choices of the study and of the command, before any format renders."""
+"""Apply the choices of the study and of the command to a table, before a format renders it."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -77,8 +77,8 @@ _BETWEEN = re.compile(r"""[\s=,:;|<>()\[\]{}"'`@&!]+""")  # signs that separate 
 class Allowed:
     """The allowed folders: a caller may name only studies, tables, bundles and corpora inside them.
 
-    Links are resolved. The check covers all arguments, including the values of settings. It does not restrict the
-    studies themselves: a study inside the folders may run any command and read any file.
+    Links are resolved. The check covers all arguments, including the values of settings. It does not restrict what
+    studies do. A study inside the folders may run any command and read any file.
     """
 
     def __init__(self, folders: Sequence[Path]) -> None:

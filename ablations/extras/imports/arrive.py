@@ -295,7 +295,7 @@ def _numbers(theirs: Sequence[int | str], ours: Sequence[int]) -> list[int]:
     """Return a seed of the study for each seed of the source: the same seed if the study has it, else a free one.
 
     Free seeds are assigned first to integer seeds in ascending order, then to seeds that are text. They only number the
-    runs of a row: paired tests use the original seeds (reports/results/significance.py).
+    runs of a row. Paired tests use the original seeds (reports/results/significance.py).
     """
     found: dict[int | str, int] = {seed: seed for seed in theirs if isinstance(seed, int) and seed in ours}
     others = [seed for seed in theirs if seed not in found]

@@ -56,7 +56,7 @@ class Sampler:
 
     @classmethod
     def load(cls, folder: Path | str, spec: DeviceSpec | None = None, precision: str = "fp32") -> "Sampler":
-        """Load from a folder of `ablations export`. Raises UserError for any other folder, and for a damaged one."""
+        """Load a model that `ablations export` has written. Raises UserError for any other or damaged folder."""
         attempt = Path(folder)
         config = exported_config(attempt, LanguageConfig, "language_modelling")
         return cls.of_run(config, attempt, spec or DeviceSpec(), precision, "last")

@@ -180,7 +180,7 @@ class Tokenizer:
 
     @property
     def vocab_size(self) -> int:
-        """The number of pieces, special symbols included."""
+        """The number of pieces, including special symbols."""
         return int(self._model.GetPieceSize())
 
     def encode(self, text: str) -> list[int]:

@@ -53,14 +53,14 @@ class Engine(ABC):
        JSON. After the death of this coordinator, another coordinator finds the child with `adopt(ref)`.
      - The child runs in the coordinator's working directory. The child's environment is the coordinator's environment,
        updated with `launch.environment`. The child's stdout and stderr are appended to `launch.log`. The child is
-       outside of the coordinator's process group: Ctrl-C in the terminal reaches only the coordinator, which then asks
-       its children to stop.
+       outside of the coordinator's process group, so Ctrl-C in the terminal reaches only the coordinator, which then
+       asks its children to stop.
      - `poll` never blocks. It returns None while the child lives, and after that always the same Exit. The exit code is
        negative for a signal. The code is None if it is unknown, for example because an adopted process is not a child
        process of this process.
      - `terminate` asks the child to save a checkpoint and end (SIGTERM, or the equivalent of a cluster). `kill` ends
        the child and all processes that it started, at once or as soon as the cluster does so. `terminate` and `kill` do
-       nothing if the child has ended: the engine never sends a signal to another process with the same process id.
+       nothing if the child has ended, so the engine never sends a signal to another process with the same process id.
      - `wait` returns after at most `timeout_s`, and earlier if a child may have ended.
      - `close` frees the resources of the engine. Children continue.
     """

@@ -1,7 +1,7 @@
 """Convert the entries of a queue of version 0.1.0. In that version, jobs contained the fields of a RunSpec directly.
 
 An entry keeps its state and its attempts. If this user signed the old entry, the converted entry is signed too. A
-damaged entry stays as it is, and its run fails when the entry is read later.
+damaged entry is not changed, and its run fails when the entry is read later.
 """
 
 import sqlite3

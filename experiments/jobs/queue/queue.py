@@ -1,8 +1,8 @@
 """The queue: jobs in SQLite. Any number of processes may use it at the same time.
 
 Every change is one BEGIN IMMEDIATE transaction. Any process may call `enqueue`, `cancel` and `retry` at any time. Only
-the coordinator claims and finishes jobs (work_queue.py). The queue can be lost without harm: results are in the store,
-and `ablations queue` adds the jobs again.
+the coordinator claims and finishes jobs (work_queue.py). The queue can be lost without harm, because results are in the
+store and `ablations queue` adds the jobs again.
 """
 
 import contextlib

@@ -222,9 +222,9 @@ def _present_names(
     folder may have been moved or copied. If a file exists at the same path relative to the present study's folder, its
     present name is this path. Otherwise, its present name is its recorded name.
 
-    The files inside the study's folder are treated alike: if one of them exists in the present folder, all of them get
-    names in the present folder. Results of a study are therefore not valid for a copy of its folder in which scripts
-    were edited.
+    The files inside the study's folder are treated in the same way. If one of them exists in the present folder, all of
+    them get names in the present folder. Results of a study are therefore not valid for a copy of its folder in which
+    scripts were edited.
     """
     names = {name: name for name in recorded}
     if home_then in (None, home_now):

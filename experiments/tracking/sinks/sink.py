@@ -77,7 +77,7 @@ class SinkProcess:
         atexit.register(self._process.kill)  # normally, the process ends when its input is closed
 
     def sync(self, run: TrackedRun) -> None:
-        """Send a run to the sink, which writes everything that it lacks. Raises SinkError if that fails."""
+        """Send a run to the sink, which writes whatever it does not have yet. Raises SinkError if that fails."""
         if self._process.poll() is not None and self._starts < MOST_STARTS:
             self._start()
         answer = self._ask(json.dumps(asdict(run), default=str).encode() + b"\n")

@@ -13,7 +13,7 @@ from model.settings import ModelSettings
 
 
 class LastState(Sublayer):
-    """y_t = W m_S for every t: the decoder reads only the last vector m_S of the encoder's output.
+    """y_t = W m_S for every t, where m_S is the last vector of the encoder's output.
 
     m_S is the summary c of Cho et al. 2014 (arXiv 1406.1078, section 2.2), which every step of the decoder reads. In
     Sutskever et al. 2014 (arXiv 1409.3215, section 2), only the decoder's first state reads it. With `backward`, the
