@@ -179,16 +179,17 @@ def _measure(row: RowSpec, outcomes: Sequence[Outcome], column: Column) -> Measu
 
 def _why(outcome: Outcome, column: Column) -> str:
     facts = outcome.scored[column.set].record
+    state = outcome.run.state
     if outcome.record is not None and facts is not None:
         value = facts.metrics.get(column.metric)
         if value is not None:
             return "nan" if math.isnan(value) else "infinite"
-        if not outcome.run.config.setting_roles.frozen_defaults:
+        if outcome.run.config.setting_roles.frozen_defaults:
+            return "" if column.metric in facts.metrics else NOT_MEASURED
+        if state != "failed":  # of a failed run, `facts` may have the metrics that could be read from its log
             return NOT_REPORTED
-        return "" if column.metric in facts.metrics else NOT_MEASURED
     if "" in outcome.harm or column.set in outcome.harm:
         return "damaged"
-    state = outcome.run.state
     if state == "failed" and outcome.failure == FailureClass.DIVERGED:
         return str(outcome.failure)
     return state if state in ("failed", "interrupted", "running", "waiting") else ""

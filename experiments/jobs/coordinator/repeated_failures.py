@@ -14,12 +14,14 @@ CONCERNS_ALL = (Outcome.BUG, Outcome.USER_ERROR)
 LAST_LINES = 3  # number of log lines that are compared; the last lines usually contain the reason of the failure
 NAMED_ROWS = 3  # number of rows that a message names
 _NUMBER = re.compile(r"\d+(?:[.,]\d+)*(?:[eE][-+]?\d+)?")
+_PATH = re.compile(r"[\w.~-]*(?:/[\w.=,@+-]+)+/?")
 _FRAME = re.compile(r'^ *File "(.+)", line (\d+), in (.+)$', re.MULTILINE)
+LAST_LINES_FOLLOW = "The last lines:"  # end of the first line of a message that continues with the end of the log
 Table = tuple[str, str, str]  # study, profile, corpus
 
 
 class RepeatedFailures:
-    """The failures that this coordinator has seen, by table and by traceback or last lines of the log."""
+    """The failures that this coordinator has seen, by table and by their short form (`cause_in_short`)."""
 
     def __init__(self, queue: WorkQueue) -> None:
         self._queue = queue
@@ -33,14 +35,37 @@ class RepeatedFailures:
         """
         if failure is None or failure.get("cls") not in CONCERNS_ALL:
             return
-        cause, kind = traceback_in_short(failure), "traceback"
-        if not cause:
-            cause, kind = lines_in_short(error), "last lines"
+        kind, cause = cause_in_short(failure, error)
         for member in job.members:
             rows = self._rows.setdefault((member[:3], cause), set())
             rows.add(member.row)
             if len(rows) > 1:
                 self._queue.hold_table(member, _why_held(sorted(rows), member.study, kind, cause))
+
+
+def cause_in_short(failure: Mapping[str, Any], error: str) -> tuple[str, str]:
+    """Return what is compared ("message", "traceback" or "last lines"), and its short form.
+
+    The message of a UserError says what is wrong, and this program raises different UserErrors at one place. Therefore
+    UserErrors are compared by their messages, and other exceptions by the place where they were raised.
+
+    error: the job's error, which includes the end of its log.
+    """
+    place = traceback_in_short(failure)
+    if not place:
+        return "last lines", lines_in_short(error)
+    if failure.get("cls") == Outcome.USER_ERROR and (message := message_in_short(failure)):
+        return "message", message
+    return "traceback", place
+
+
+def message_in_short(failure: Mapping[str, Any]) -> str:
+    """Return the first line of the exception's message, with "#" for each number and "…" for each path.
+
+    Numbers and paths may depend on the row's settings. The other lines may be the end of a log.
+    """
+    line = str(failure.get("message") or "").strip().partition("\n")[0]
+    return _NUMBER.sub("#", _PATH.sub("…", line.removesuffix(LAST_LINES_FOLLOW).strip()))
 
 
 def traceback_in_short(failure: Mapping[str, Any]) -> str:
@@ -73,11 +98,10 @@ def lines_in_short(error: str) -> str:
 def _why_held(rows: list[str], study: str, kind: str, cause: str) -> str:
     """Return the reason that a held job shows.
 
-    kind: "traceback" or "last lines".
-    cause: the short form of the traceback or of the last lines.
+    kind, cause: see `cause_in_short`.
     """
     names = some_names(rows, NAMED_ROWS)
-    innermost = cause.partition(" > ")[0]
+    innermost = (cause.partition(" > ")[0] if kind == "traceback" else cause).rstrip(".")
     return (
         f"held: rows of {study} failed with the same {kind} ({names}: {innermost}). Correct the cause, then continue "
         "with the same command or with `ablations retry`"

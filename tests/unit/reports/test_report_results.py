@@ -5,6 +5,7 @@ import math
 import subprocess
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ from reports.results.evaluation_counts import differs, read_counts, recomputed
 from reports.results.frames import frames
 from reports.results.run_outcomes import collect, failures, last_failure
 from reports.spec.choices import Choices
-from reports.table.build import build_table
+from reports.table.build import _why, build_table
 from reports.table.notes import footnotes
 from tests.planned_runs import with_spec
 
@@ -235,3 +236,14 @@ def test_a_metric_that_an_earlier_version_did_not_measure_is_a_gap_and_no_missin
     text = render(chosen, "markdown")
     assert "– (0/2, 2 not measured)" in text and "accuracy" in render(chosen, "csv")
     assert "accuracy % (dev): not measured by the version that evaluated base." in text
+
+
+@pytest.mark.parametrize(("state", "failure", "why"), [
+    ("finished", "", "not reported"), ("failed", "user_error", "failed"), ("failed", "diverged", "diverged"),
+])  # fmt: skip
+def test_a_metric_that_the_log_of_a_failed_run_lacks_is_missing_because_the_run_failed(state, failure, why):
+    roles = SimpleNamespace(frozen_defaults=False)
+    run = SimpleNamespace(state=state, config=SimpleNamespace(setting_roles=roles))
+    read = SimpleNamespace(record=EvaluationResult(metrics={"loss": 0.5}))
+    outcome = SimpleNamespace(run=run, record=object(), scored={"test": read}, harm={}, failure=failure)
+    assert _why(outcome, SimpleNamespace(set="test", metric="accuracy")) == why
