@@ -38,9 +38,9 @@ from experiments.store import ledger
 from experiments.store.budget import Account
 from experiments.store.layout import MARKER, Store
 from experiments.tasks.own.run_code import NO_TREE
-from reports.render.cells import fixed
 from reports.render.markdown import pipe
 from reports.results.dunnett import ALPHA
+from reports.results.number_text import fixed
 from reports.results.power import POWER
 from reports.results.table import change_digits
 

@@ -10,10 +10,10 @@ from typing import Any
 
 from experiments.messages import number
 from experiments.tasks.columns import Column
-from reports.render.cells import fixed
 from reports.render.markdown import escape, in_cell, pipe
 from reports.results import dunnett, resampling
 from reports.results.evaluation_readers import CountsOf
+from reports.results.number_text import fixed
 from reports.results.table import (
     Measure,
     Row,

@@ -11,6 +11,7 @@ from experiments.messages import number, suggestion
 from experiments.store.results import EvaluationResult
 from experiments.tasks.columns import Column, named
 from reports.render.cells import plain
+from reports.results.number_text import significant
 from reports.results.run_outcomes import Outcome, run_facts
 from reports.results.table import Row, Table
 from reports.table.cost import shown
@@ -153,19 +154,20 @@ def _value_in_short(value: Mapping[str, Any]) -> str:
     if value["mean"] is None:
         why = ", ".join(dict.fromkeys(value.get("lacking", ())))
         return f"{value['head']}: no value, {value['n']} of {value['seeds']} seeds done{f' ({why})' if why else ''}"
-    spread = f" ± {value['sd']:.2g}" if value["sd"] is not None else ""
-    parts = [f"{value['head']} = {value['mean']:.5g}{spread}, n = {number(value['n'], 'seed')}"]
-    parts += [f"change from base {value['change_from_base']:+.3g}"] if value["change_from_base"] is not None else []
+    spread = f" ± {significant(value['sd'], 2)}" if value["sd"] is not None else ""
+    parts = [f"{value['head']} = {significant(value['mean'], 5)}{spread}, n = {number(value['n'], 'seed')}"]
+    change = value["change_from_base"]
+    parts += [f"change from base {significant(change, 3, signed=True)}"] if change is not None else []
     test = value.get("test", {})
     parts += [f"p = {test['p_corrected']:.2g} between {test['between']}"] if test.get("p_corrected") is not None else []
-    parts += [f"paper {value['paper']:g}"] if value["paper"] is not None else []
+    parts += [f"paper {significant(value['paper'], 15)}"] if value["paper"] is not None else []
     return "; ".join(parts)
 
 
 def _run_in_short(run: Mapping[str, Any], values: Mapping[str, Mapping[str, Any]]) -> str:
     metrics = {(e["set"], metric): value for e in run["evaluations"] for metric, value in e["metrics"].items()}
     asked = [metrics.get((value["set"], value["metric"])) for value in values.values()]
-    numbers = ", ".join(f"{value:.5g}" for value in asked if value is not None)
+    numbers = ", ".join(significant(value, 5) for value in asked if value is not None)
     name = f"seed {run['seed']}" if "seed" in run else "ensemble"
     return f"{name}: {numbers or run['state']}; {run['folder']}"
 

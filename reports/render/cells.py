@@ -4,7 +4,6 @@ All formats for readers use these heads and cells. printed.py chooses the column
 """
 
 import itertools
-import math
 import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -114,22 +113,6 @@ def group_name(group: str) -> str:
     return f"({group})" if 0 < len(group) <= 2 else group
 
 
-def fixed(value: float | None, digits: int, signed: bool = False) -> str:
-    """Return a number with `digits` digits after the decimal point and a true minus sign; "" for None.
-
-    Numbers from 10⁶ on have an exponent. Zero has no sign.
-    """
-    if value is None:
-        return ""
-    if abs(value) >= 1e6:
-        text = f"{value:{'+' if signed else ''}.1e}"
-    else:
-        text = f"{value:{'+' if signed else ''}.{digits}f}"
-        if float(text) == 0:
-            text = text.lstrip("+-")
-    return text.replace("-", "−")
-
-
 def gap(measure: Measure) -> str:
     """Return the text of a cell without a number: "–", "– (failed)", "– (2/3, 1 running)"."""
     reasons = Counter(reason for reason in measure.lacking if reason)
@@ -137,20 +120,6 @@ def gap(measure: Measure) -> str:
         return f"– ({next(iter(reasons))})" if reasons else "–"
     parts = [f"{len(measure.values)}/{measure.requested}", *(f"{n} {reason}" for reason, n in reasons.items())]
     return f"– ({', '.join(parts)})"
-
-
-def decimals(values: Sequence[float | None]) -> int:
-    """Return the largest number of digits after the decimal point in the values."""
-    texts = [repr(float(value)) for value in values if value is not None]
-    return max((len(text.rpartition(".")[2]) for text in texts if not text.endswith(".0")), default=0)
-
-
-def power(value: float | None) -> str:
-    """Return a number with an exponent, such as "9.4e17"; "" for None and for a number that is not finite."""
-    if value is None or not math.isfinite(value):
-        return ""
-    digits, _, exponent = f"{value:.1e}".partition("e")
-    return f"{digits}e{int(exponent)}" if value else "0"
 
 
 _REORDERING = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"

@@ -18,11 +18,12 @@ from typing import Any
 
 from experiments.identity import seed_in_words
 from experiments.messages import number
-from reports.render.cells import Cell, Grid, Head, Line, fixed, group_name, labels_span, plain, spanned
+from reports.render.cells import Cell, Grid, Head, Line, group_name, labels_span, plain, spanned
 from reports.render.page import CSS, DIGEST, SCRIPT, VARIABLES
 from reports.render.printed import NAMES, printed
 from reports.render.printed_command import comment
 from reports.render.setup import checklist, paragraph
+from reports.results.number_text import fixed
 from reports.results.run_outcomes import Ended, Outcome, run_facts
 from reports.results.table import Measure, Row, Table
 from reports.table.cost import training_seconds

@@ -5,7 +5,8 @@ import math
 from collections.abc import Callable, Sequence
 
 from experiments.tasks.columns import Column
-from reports.render.cells import Cell, Head, decimals, fixed, gap, group_name, power
+from reports.render.cells import Cell, Head, gap, group_name
+from reports.results.number_text import decimals, fixed, power
 from reports.results.table import BRANCH, IMPORTED, Measure, Row, Table, change_digits
 from reports.table.cited_rows import in_order
 from reports.table.cost import COSTS, Cost, fitting

@@ -12,10 +12,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from experiments.errors import UserError
 from experiments.messages import suggestion
 from experiments.tasks.columns import Column
-from reports.render.cells import fixed
 from reports.render.latex_text import escape
 from reports.render.printed import printed
 from reports.render.printed_command import MADE_BY
+from reports.results.number_text import fixed
 from reports.results.table import Table, change_digits
 
 _HEAD = r"""\makeatletter

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from experiments.errors import UserError
 from experiments.messages import number
 from experiments.tasks.columns import Column, named
+from reports.results.number_text import power, significant
 from reports.results.table import CheckedClaim, Finding, Row, Table, change_digits, differing_code, with_changes
 from reports.spec.sentences import Comparison, System, compared, parse
 from reports.spec.table_spec import Note
@@ -20,7 +21,6 @@ from reports.table.cost import COSTS, Cost
 from reports.table.provenance import corpus_name
 
 HOLDS, FAILS, OPEN, UNKNOWN = "holds", "does not hold", "cannot be shown", "cannot be checked"
-HUGE = 1e6  # larger numbers are written like 2.3e19
 _LEAST = 1e-300  # replaces zero before a logarithm is taken
 _EXACT = 9  # digits to which differences are rounded: 28.4 − 26.4 is 2, not 1.9999999999999982
 
@@ -87,7 +87,7 @@ def _exact(
     values = [math.log(max(value, _LEAST)) if logarithms else value for _, value in (first, second)]
     lower = isinstance(of, Cost) or (of is not None and of.better == "lower")
     gain = round((values[1] - values[0]) if lower else (values[0] - values[1]), _EXACT)
-    words = _words((first[0], _text(first[1])), (second[0], _text(second[1])), gain, comparison, of)
+    words = _words((first[0], _text(first[1], of)), (second[0], _text(second[1], of)), gain, comparison, of)
     return _Gap(gain, gain, gain, gain != 0, words)
 
 
@@ -98,14 +98,17 @@ def _words(
     if comparison.worse:  # the subject is the second system of the pair
         first, second, gain = second, first, -gain
     digits = max(change_digits(of), 2) if isinstance(of, Column) else 4
-    amount = f"a factor of {math.exp(abs(gain)):.3g}" if comparison.factor else _text(round(abs(gain), digits))
+    amount = f"a factor of {math.exp(abs(gain)):.3g}" if comparison.factor else _text(round(abs(gain), digits), of)
     unit = " in ln" if isinstance(of, Column) and of.logarithmic and not comparison.factor else ""
     how = f"{'better' if gain > 0 else 'worse'} by {amount}{unit}" if gain else "equal"
     return f"{' against '.join(f'{value} ({name})' for name, value in (first, second))}: {how}"
 
 
-def _text(value: float) -> str:
-    return f"{value:.1e}".replace("e+", "e") if abs(value) >= HUGE else f"{value:.6g}".replace("-", "−")
+def _text(value: float, of: Column | Cost | None) -> str:
+    """Return a number of a claim: FLOPs like 2.3e19, other costs with six digits, values of metrics with all digits."""
+    if isinstance(of, Cost):
+        return power(value) if of.power else significant(value, 6)
+    return significant(value, 15)
 
 
 def _here(
@@ -170,7 +173,7 @@ class _Differences:
         if test is None:
             return _Gap(gain, -math.inf, math.inf, False, f"{words}; no significance test")
         low, high = sorted((sign * test.low, sign * test.high))
-        shown = (f"{math.exp(end) if comparison.factor else end:.3g}".replace("-", "−") for end in (low, high))
+        shown = (significant(math.exp(end) if comparison.factor else end, 3) for end in (low, high))
         return _Gap(gain, low, high, test.marked, f"{words} (95 % interval {' to '.join(shown)})")
 
     def _from(self, base: Row, other: Row, column: Column) -> Table:

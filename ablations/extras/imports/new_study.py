@@ -9,6 +9,9 @@ from ablations.extras.imports.arrive import ImportedRun, SetAndMetric, set_and_m
 from ablations.extras.imports.names import as_key, printable, row_keys, setting_names
 from experiments.dotted import toml
 from experiments.tasks.direction import direction
+from reports.results.number_text import decimals
+
+MOST_DIGITS = 12  # the largest value of `digits` in a study
 
 
 def study_text(
@@ -66,15 +69,25 @@ def direction_of(name: str, better: Mapping[str, str]) -> str:
 def digits(rows: Sequence[Sequence[float]]) -> int:
     """Return the number of digits to print after the decimal point.
 
-    The result is chosen so that two digits of the median spread within rows are printed. Without a spread, it is the
-    largest number of digits that a value has, up to 4.
+    The result is chosen so that two digits of the median spread within rows are printed, up to 6 digits. Without a
+    spread, it is the largest number of digits that a value has, up to 4. There are more digits, up to MOST_DIGITS, if
+    all values of the table are small, or if all values of a row would be printed as zero.
     """
     spreads = [statistics.stdev(values) for values in rows if len(values) > 1 and all(map(math.isfinite, values))]
+    largest = [max((abs(value) for value in values if math.isfinite(value)), default=0.0) for values in rows]
+    places = [_three_digits(value) for value in largest if value]
     if spreads and (spread := statistics.median(spreads)) > 0:
-        return min(max(1 - math.floor(math.log10(spread)), 0), 6)
-    finite = [value for values in rows for value in values if math.isfinite(value)]
-    written = (f"{value:.10g}".partition(".")[2] for value in finite)
-    return min(max(map(len, written), default=2), 4)
+        found = min(max(1 - math.floor(math.log10(spread)), 0), max(6, min(places, default=0) + 1))
+    else:
+        finite = [value for values in rows for value in values if math.isfinite(value)]
+        found = min(max(decimals([float(f"{value:.10g}") for value in finite]), 0 if finite else 2), 4)
+    needed = (_three_digits(value) for value in largest if value and round(value, found) == 0)
+    return min(max([found, *needed]), MOST_DIGITS)
+
+
+def _three_digits(value: float) -> int:
+    """Return the number of digits after the decimal point that shows three significant digits of a value."""
+    return 2 - math.floor(math.log10(value))
 
 
 def _value(given: Any) -> str:

@@ -12,8 +12,9 @@ from ablations.study.selectors import selection
 from ablations.study.study import load_study
 from experiments.run_state import RunState
 from experiments.tasks.load import load_task
-from reports.render.cells import fixed, gap
+from reports.render.cells import gap
 from reports.render.formats import RENDERERS, render
+from reports.results.number_text import decimals, fixed, significant
 from reports.results.table import Measure
 from reports.table.build import build_table
 from tests.unit.reports.conftest import FakeStore, lay_out
@@ -45,11 +46,30 @@ def test_gaps_say_how_many_and_why(found, lacking, text):
     ("value", "digits", "signed", "text"),
     [
         (4.915, 2, False, "4.92"), (-0.25, 1, True, "−0.2"), (0.25, 2, True, "+0.25"), (-0.004, 2, True, "0.00"),
-        (0.0, 1, True, "0.0"), (3.2e9, 2, False, "3.2e+09"), (218.3, 1, False, "218.3"),
+        (0.0, 1, True, "0.0"), (218.3, 1, False, "218.3"), (1244569.0, 0, False, "1244569"),
+        (-1.2e7, 2, True, "−12000000.00"), (999999999999999.0, 0, True, "+999999999999999"),
+        (1e15, 2, False, "1e+15"), (None, 2, False, ""),
+        (-1234567890123457.0, 2, True, "−1.234567890123457e+15"), (1.7e308, 12, False, "1.7e+308"),
     ],
 )  # fmt: skip
 def test_numbers(value, digits, signed, text):
     assert fixed(value, digits, signed) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "digits", "signed", "text"),
+    [
+        (26.8412, 5, False, "26.841"), (0.9, 5, False, "0.9"), (1244569.0, 5, False, "1244569"), (0.0, 3, True, "+0"),
+        (10003.2, 3, True, "+10003"), (-1.5e-7, 3, True, "−1.5e-07"), (99999.7, 5, False, "100000"),
+        (2e15, 3, False, "2e+15"),
+    ],
+)  # fmt: skip
+def test_numbers_in_sentences_keep_the_digits_before_the_point(value, digits, signed, text):
+    assert significant(value, digits, signed) == text
+
+
+def test_published_numbers_keep_the_digits_that_are_written():
+    assert [decimals([value]) for value in (4.92, 213.0, 1.25e-5, 1e-6, 1.5e16, None)] == [2, 0, 7, 6, 0, 0]
 
 
 def test_a_row_named_after_a_size_prints_what_it_is_here(tmp_path):

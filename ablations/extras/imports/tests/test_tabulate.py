@@ -18,6 +18,7 @@ from mlflow import MlflowClient
 from typer.testing import CliRunner
 
 from ablations.cli.main import app
+from ablations.extras.imports.new_study import digits
 from ablations.extras.imports.tests.tabulated import rows, tabulate, written
 from experiments.errors import UserError
 from reports.results.dunnett import t3
@@ -61,6 +62,24 @@ def test_every_source_gives_the_cells_of_the_csv_file(source: str, tmp_path: Pat
         pytest.importorskip(source)
         words = f"{source}:{EXPORTS / source}"
     assert cells(words, "--base", "optimizer=adam") == expected
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([[0.9, 0.8], [0.7, 0.6]], 3),
+        ([[0.91, 0.8]], 3),
+        ([[0.25], [0.5]], 2),
+        ([[150000000000.0], [12.0]], 0),
+        ([[12345678.123, 12345679.5], [1.2e-05, 1.3e-05]], 7),
+        ([[1.2e-05, 1.21e-05], [1.25e-05, 1.3e-05]], 8),
+        ([[0.5, 0.25], [-0.5, 0.5], [0.0, 0.0]], 2),
+        ([[1.25e-05], [0.5]], 7),
+        ([[1e-30, 1e-30]], 12),
+    ],
+)
+def test_guessed_digits_print_no_value_as_zero(values: list[list[float]], expected: int) -> None:
+    assert digits(values) == expected
 
 
 def test_logs_of_evaluations_pair_single_examples() -> None:
