@@ -103,8 +103,8 @@ OPTIONS = {  # name of a parameter or dataclass field → its option; --help lis
     ),
     "paper": typer.Option(
         "--paper/--no-paper",
-        help="Print published numbers; if unset, they are printed unless the table is plain or [table] paper_corpus "
-        "excludes the corpus.",
+        help="Print published numbers; if unset, they are printed unless the table is plain or the study's "
+        "paper_corpus excludes the corpus.",
     ),
     "digits": typer.Option(metavar="N|A=N,…", help="Digits after the decimal point, for all metrics or by column."),
     "caption": typer.Option(metavar="TEXT", help="Caption or title; the study's title if unset."),
