@@ -2,6 +2,7 @@
 
 import contextlib
 import shlex
+import sys
 import time
 from collections import Counter
 from typing import Annotated, Any
@@ -125,12 +126,25 @@ def forget(
             typer.echo(f"  {run_id} {where or 'of no table'}, {state}")
         if len(found.runs) > SHOWN:
             typer.echo(f"  … and {len(found.runs) - SHOWN:,} more")
-        if not yes and not typer.confirm(f"Move {number(len(found.runs), 'run')} to {opened.root / FOLDER}?"):
+        if not yes and not _agrees(f"Move {number(len(found.runs), 'run')} to {opened.root / FOLDER}?"):
             typer.echo("nothing was changed")
             return
         forgetting.forget(opened, found.runs)
     home = opened.root / FOLDER
     typer.echo(f"{number(len(found.runs), 'run')} moved to {home}; to restore a run, move its folder to {opened.runs}")
+
+
+def _agrees(question: str) -> bool:
+    """Ask the user. Raise UserError if standard input is not a terminal and ends without an answer."""
+    try:
+        return typer.confirm(question)
+    except typer.Abort:
+        if sys.stdin.isatty():  # the user pressed Ctrl-C or Ctrl-D
+            raise
+        typer.echo()
+        raise UserError(
+            "Nothing was changed, because there is no terminal to answer the question. Add --yes."
+        ) from None
 
 
 def _remove_checkpoints(opened: Store, yes: bool, as_json: bool) -> None:
@@ -154,7 +168,7 @@ def _remove_checkpoints(opened: Store, yes: bool, as_json: bool) -> None:
         typer.echo(f"{megabytes:,.1f} MB in {opened.root}: {what}, of {runs}.")
         lost = "averaged, evaluated at their best step, trained for more steps or branched from"
         typer.echo(f"Without them, runs cannot be {lost}.")
-        if not yes and not typer.confirm("Remove them?"):
+        if not yes and not _agrees("Remove them?"):
             typer.echo("nothing was removed")
             return
         remove([one.path for one in found])

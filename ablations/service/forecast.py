@@ -21,7 +21,7 @@ from experiments.identity import PROBE_ID, without_runs
 from experiments.jobs.attempts.probe import PROBE_STEPS, ProbePoint, Speed, keep, kept, of_results, probe
 from experiments.jobs.devices.slots import Slot, by_device
 from experiments.jobs.queue.time_left import makespan
-from experiments.messages import duration, number
+from experiments.messages import duration, number, some_names
 from experiments.run_spec import RunSpec
 from experiments.store.layout import Store
 from experiments.tasks.base import Progress
@@ -31,6 +31,7 @@ from reports.results.power import smallest_difference
 from reports.results.table import compared_values
 from reports.table.build import build_table
 
+NAMED_ROWS = 3  # number of rows that a message names
 PROBED_S = 120.0  # seconds after which only the cheapest and the most expensive rows are still measured
 
 
@@ -45,6 +46,7 @@ class Forecast:
     devices: dict[str, int]  # number of devices, only for runs on several devices
     evaluations_known: bool  # whether the time of evaluations is known
     unknown: str = ""  # the text to print if the time is unknown
+    of_others: tuple[str, ...] = ()  # rows without a finished run, whose time is the median of other rows
 
     @property
     def total_s(self) -> float:
@@ -71,7 +73,8 @@ def forecast(
     precisions = {run_id: task.precisions(run.config, slot.kind) for run_id, run in unique.items()}
     speeds = {name: Speed(steps, slot.kind, slot.threads, name) for name, _ in precisions.values()}
     scorings = {name: Speed(evaluations, slot.kind, slot.threads, name) for _, name in precisions.values()}
-    seconds = {}
+    seconds: dict[str, float | None] = {}
+    of_others: dict[str, None] = {}
     again = {run.run_id for run in [*trained_again(chosen, unique.values()), *renewed(unique.values(), stale)]}
     of_rows = _of_finished_rows(chosen, plan, slot)
     usual = (
@@ -87,6 +90,8 @@ def forecast(
             seconds[run_id] = _seconds(run, steps_left, members, speeds[training], scorings[scoring])
         else:
             seconds[run_id] = of_rows.get(run.row, usual)
+            if run.row not in of_rows and usual is not None:
+                of_others[run.row] = None
     known = {run_id: value for run_id, value in seconds.items() if value is not None}
     width = min(chosen.devices_per_run, len(by_device(slots)))
     wide = dict.fromkeys(unique, width) if width > 1 else {}
@@ -103,6 +108,7 @@ def forecast(
         wide,
         all(scorings.values()),
         why_unknown(runs),
+        tuple(of_others),
     )
 
 
@@ -177,7 +183,8 @@ def refuse_above(
             f"the longest ({row}) {alone}. Nothing was started. Use more --devices, fewer --rows or --seeds, or a "
             "smaller --profile."
         )
-    return f"about {duration(predicted.makespan_s)}, within the {max_hours:g} h allowed"
+    caveat = "".join(f"; {line}" for line in _of_others(predicted))
+    return f"about {duration(predicted.makespan_s)}, within the {max_hours:g} h allowed{caveat}"
 
 
 def lines(predicted: Forecast, slots: Sequence[Slot], devices: str) -> Iterable[str]:
@@ -203,6 +210,14 @@ def lines(predicted: Forecast, slots: Sequence[Slot], devices: str) -> Iterable[
         f"time: {duration(predicted.total_s)} of work (median run {duration(median)}), about "
         f"{duration(predicted.makespan_s)} on {devices}{scored}"
     )
+    yield from (f"time: {line}" for line in _of_others(predicted))
+
+
+def _of_others(predicted: Forecast) -> Iterable[str]:
+    """Yield a caveat on the rows whose predicted time is that of other rows, which may have other settings."""
+    if rows := predicted.of_others:
+        names = some_names(rows, NAMED_ROWS)
+        yield f"no run of {names} has finished, so the median time of other rows is used; their runs may take longer"
 
 
 def _limited(largest_gb: float, slots: Sequence[Slot]) -> Iterable[str]:

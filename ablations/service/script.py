@@ -25,6 +25,9 @@ from experiments.tasks.own.command_files import Scripts
 
 _WRITTEN = re.compile(r"\.?/?(out|output|outputs|results?|logs?|runs?|checkpoints?|ckpts?|saved?|models?|wandb|tmp)\b")
 
+# Suffixes of files that no interpreter runs. A command may read such a file, but is not such a file.
+DATA = {".toml", ".yaml", ".yml", ".json", ".csv"}
+
 
 @dataclass(frozen=True)
 class WrittenStudy:
@@ -55,6 +58,10 @@ def study_of(name: str, given: str, folder: Path, ask_parser: bool = False) -> W
             '--from "python -m package".'
         )
     script = Path(scripts.script)
+    if script.suffix in DATA and len(words) == 1 + (Path(words[0]).name.startswith("python")):
+        raise UserError(
+            f"--from {given!r}: {script.name} is a {script.suffix} file, not a script. Write --from train.py."
+        )
     files = [script, *(file for file in local_files(scripts.files, [folder]) if file != script)]
     code = Code(script, {file: _parsed(file) for file in files if file.suffix == ".py"})
     start = _start(words, script)

@@ -84,7 +84,7 @@ def test_a_run_lasts_as_long_as_the_attempts_that_made_its_present_weights(chose
     ends = zip(numbers, (40, 7), ("finished", "oom"), strict=False)
     record(chosen, first.run_id, numbers[-1], 20.0, [{"attempt": n, "seconds": s, "ended": e} for n, s, e in ends])
     found = forecast.forecast(chosen, chosen.plan, [second], SLOTS)
-    assert found.seconds == {second.run_id: 28.0}
+    assert found.seconds == {second.run_id: 28.0} and found.of_others == ()
 
 
 def test_the_median_is_that_of_the_runs_that_train(chosen: Selected, attempt: Any) -> None:
@@ -108,6 +108,8 @@ def test_one_row_alone_takes_the_time_of_the_other_rows_of_its_study(chosen: Sel
     alone = choose(chosen.study.origin, Selectors(store=chosen.store.root, rows="fast"))
     found = forecast.forecast(alone, alone.plan, alone.plan.trainings, SLOTS)
     assert set(found.seconds.values()) == {12.0}
+    assert found.of_others == ("fast",)
+    assert "no run of fast has finished" in " ".join(forecast.lines(found, SLOTS, "cpu:1"))
 
 
 def test_runs_that_train_again_are_not_said_to_be_only_read(chosen: Selected, attempt: Any) -> None:

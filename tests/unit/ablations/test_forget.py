@@ -53,6 +53,9 @@ def test_it_asks_and_moves_and_what_is_moved_back_is_as_it_was(folder: Path) -> 
     before = call(store, "report", study, "--seeds", "2", "--json").stdout
     part = ("forget", study, "--rows", "fast", "--seeds", "2")
     assert "nothing was changed" in call(store, *part, typed="n\n").stdout and states(folder) == ["finished"] * 4
+    with pytest.raises(UserError, match="--yes"):  # a script without a terminal gives no answer
+        call(store, *part, typed="")
+    assert states(folder) == ["finished"] * 4
     ids = {run_id for row in json.loads(before) if row["row"] == "fast" for run_id in row["run_ids"]}
     said = call(store, *part, typed="y\n").stdout
     assert all(f"{run_id} said fast, finished" in said for run_id in ids) and "Move 2 runs to" in said

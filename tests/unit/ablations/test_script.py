@@ -324,6 +324,15 @@ def test_what_names_no_script_is_refused(tmp_path, monkeypatch, given):
         study_of("mine", given, Path())
 
 
+@pytest.mark.parametrize(("given", "kind"), [("walk.toml", ".toml"), ("python walk.yaml", ".yaml")])
+def test_a_file_of_data_is_no_script(tmp_path, given, kind):
+    (tmp_path / f"walk{kind}").write_text("")
+    (tmp_path / "train.py").write_text("")
+    with pytest.raises(UserError, match=f"walk{kind} is a {kind} file, not a script"):
+        study_of("mine", given, tmp_path)
+    assert f"walk{kind}" in study_of("mine", f"python train.py walk{kind}", tmp_path).text
+
+
 @pytest.mark.parametrize(
     ("command", "script"),
     [
