@@ -6,12 +6,14 @@ number is the text of the group `value`, or of the first group that is not `step
 every match is also a point of the training curve.
 
 If several ranks print the same line, the last line gives the number, and the first line gives the point of the curve.
-A group whose pattern matches only digits also finds nan and inf, so that a number before them is not used instead.
+A group whose pattern matches only digits also finds nan, inf and words such as None, so that a number before them is
+not used instead. The minus sign U+2212 is read as "-".
 
 The text of the group is read as a Python number, such as 1234.5 or 1e-05. Two cases are ambiguous: a comma in the
 text, and further digits directly after the group. In these cases no number is read, unless the metric declares the
 format of its numbers, such as `number = "1.234,5"`. An exponent directly after the group is added to the number,
-because it is not ambiguous.
+because it is not ambiguous. No number is read either if the group is a part of 1.5k, 12:30, 3/4 or 1 234.5 and the
+pattern ends there. Units (12s, 0.9%, 3ms), brackets, commas and points may follow the group.
 
 This module does not import torch.
 """
@@ -31,11 +33,16 @@ LONGEST = 10_000  # number of characters of a line that are searched
 LAST_LINES = "The last lines:"  # heading of the last lines of the output in a message
 SHOWN_LINES, SHOWN = 5, 200  # number of last lines in a message, and maximum number of characters per line
 NOT_A_NUMBER = r"(?i:[-+]?(?:nan|inf(?:inity)?))(?![A-Za-z])"
+MISSING = r"(?:None|null|NULL|N/A|n/a|NA|undefined)(?!\w)"  # words printed in place of a number
 ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 NUMBERS = ("1234.5", "1,234.5", "1 234.5", "1'234.5", "1234,5", "1.234,5", "1 234,5", "1'234,5")
 _EXPONENT = re.compile(r"[eE][-+]?\d+(?![\w.])")
 _GOES_ON = re.compile(r"[.,'_\u2019\xa0\u202f]\d[\d.,]*|\d[\d.,]*")  # the rest of a number, after the group
-_SPACES = str.maketrans({"\xa0": " ", "\u202f": " ", "\u2009": " ", "\u2019": "'"})
+_LARGER = re.compile(
+    r"[kKMG](?![A-Za-z])|[:/]\d[\d.:/]*|[dD][-+]?\d+|\s?[×*x]\s?10(?:\^|\*\*)[-+\d]+"
+)  # 1.5k, 12:30, 3/4
+_THOUSANDS = re.compile(r"(?:[ \u2009]\d{3})+(?!\d)(?:[.,]\d+)?")  # the rest of 1 234.5
+_SPACES = str.maketrans({"\u2212": "-", "\xa0": " ", "\u202f": " ", "\u2009": " ", "\u2019": "'"})
 _TRAILING = ".,;:%)]}"
 _GROUPS = r"[-+]?[1-9]\d{0,2}(\.\d{3})+"  # a number with points that may separate thousands
 _CUT = "|"  # marks the end of the group within a longer number
@@ -128,7 +135,7 @@ class PatternReading:
         compiled = check_pattern(self.pattern)
         steps = compiled.groupindex.get("step")
         number = compiled.groupindex.get("value") or (2 if steps == 1 else 1)
-        other = _with_group(self.pattern, number, NOT_A_NUMBER)
+        other = _with_group(self.pattern, number, f"(?:{NOT_A_NUMBER}|{MISSING})")
         self._forms = [(compiled, number), (re.compile(other), number)]
 
     @property
@@ -138,6 +145,8 @@ class PatternReading:
 
     def read(self, line: str) -> Iterator[tuple[int, float]]:
         """Read the numbers of a line, in their order. Yield the new points of the training curve, (step, value)."""
+        if "\u2212" not in self.pattern:
+            line = line.replace("\u2212", "-")
         found = {match.start(number): (match, number) for form, number in self._forms for match in form.finditer(line)}
         for _, (match, number) in sorted(found.items(), key=lambda each: each[0]):
             text = match[number] or ""
@@ -148,7 +157,7 @@ class PatternReading:
                 if re.search(r"\d", whole):
                     self._refuse(whole)
                 else:
-                    self.captured = text
+                    self._not_a_number(text)
                 continue
             self._take(value)
             step = _whole(match["step"]) if "step" in match.re.groupindex else None
@@ -166,13 +175,21 @@ class PatternReading:
             return text
         if exponent := _EXPONENT.match(line, end):
             return text + exponent[0]
-        goes_on = _GOES_ON.match(line, end)
+        spaced = re.fullmatch(r"[-+]?[1-9]\d{0,2}", text) and (not self.number or " " in self.number)
+        goes_on = _GOES_ON.match(line, end) or _LARGER.match(line, end)
+        goes_on = goes_on or (_THOUSANDS.match(line, end) if spaced else None)
         if goes_on is None:
             return text
         listed = "." in text and goes_on[0].startswith(",")  # "0.5,0.6" is two numbers, "1.234,5" may be one number
         if listed and not (re.fullmatch(_GROUPS, text) and goes_on[0][1:].rstrip(_TRAILING).isdigit()):
             return text
         return f"{text}{_CUT}{goes_on[0]}"
+
+    def _not_a_number(self, text: str) -> None:
+        """Record a text without digits. A word such as None removes the value if the last match counts."""
+        self.captured = text
+        if self.take == "last" and re.fullmatch(MISSING, text.strip().rstrip(_TRAILING)):
+            self.value, self.ambiguous = None, ""
 
     def _refuse(self, text: str) -> None:
         """Record a number that cannot be read, and remove the value.
@@ -254,6 +271,17 @@ def _unread(one: PatternReading) -> str:
     """Return the reason why a number is ambiguous, and the setting that declares its format."""
     taken, cut, rest = one.ambiguous[:SHOWN].partition(_CUT)
     how = 'Give an example of how numbers are printed, beside the pattern: number = "1,234.5" or number = "1.234,5"'
+    if cut and _THOUSANDS.match(rest):
+        return (
+            f"took {taken!r} of {taken + rest!r}, which can be one number or two. For one, let its group take all of "
+            'it, as in ([-+\\d., ]+), and add number = "1 234.5"; for two, add number = "1234.5"'
+        )
+    if cut and _LARGER.match(rest):
+        goes_on = rest[0] if rest[0].isspace() else re.escape(rest[0])
+        return (
+            f"took {taken!r} of {taken + rest!r}, a part of a number. Print the number like 1234.5. If this part is "
+            f"the number, continue the pattern after its group, as in ([-+\\d.]+){goes_on}"
+        )
     if cut:
         return (
             f"took {taken!r} of {taken + rest!r}, a part of a number. Let its group take all of it, as in ([-+\\d.,e]+)"

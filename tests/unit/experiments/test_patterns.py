@@ -51,6 +51,20 @@ def reading(output, pattern=ACC, take="last", progress=""):
         ("test_acc 0.123,5", "last", 0.123),
         ("test_acc 0.5,0.6", "last", 0.5),  # a list: no number has a point before a comma with three digits
         ("test_acc nan\ntest_acc 0.5\ntest_acc NaN\n", "highest", 0.5),
+        ("test_acc 0.9%", "last", 0.9),
+        ("test_acc 12s", "last", 12.0),
+        ("test_acc 3ms", "last", 3.0),
+        ("test_acc 1.5GB", "last", 1.5),
+        ("test_acc 5m3s", "last", 5.0),
+        ("(test_acc 0.5)", "last", 0.5),
+        ("test_acc 0.9, loss 0.1", "last", 0.9),
+        ("test_acc 0.9 123", "last", 0.9),  # two columns: 0.9 123 is no number
+        ("test_acc 93  100", "last", 93.0),
+        ("test_acc 93 1000", "last", 93.0),
+        ("test_acc 12: done", "last", 12.0),
+        ("test_acc 12 / 15", "last", 12.0),
+        ("test_acc 0.5\ntest_acc None\n", "highest", 0.5),
+        ("test_acc None\ntest_acc 0.5\n", "last", 0.5),
     ],
 )
 def test_the_number_in_lines_of_any_kind(output, take, expected):
@@ -68,6 +82,14 @@ def test_the_number_in_lines_of_any_kind(output, take, expected):
         (ACC, "1.234,5", "took '1.234' of '1.234,5', a part of a number"),
         (r"test_acc (\d+)", "93.2", "took '93' of '93.2', a part of a number"),
         (r"test_acc (\S+)", "3/10", "took '3/10', which is no number"),
+        (ACC, "1.5k", "took '1.5' of '1.5k', a part of a number"),
+        (ACC, "2M,", "took '2' of '2M', a part of a number"),
+        (ACC, "12:30", "took '12' of '12:30', a part of a number"),
+        (ACC, "3/4", "took '3' of '3/4', a part of a number"),
+        (ACC, "1.5D-03", "took '1.5' of '1.5D-03', a part of a number"),
+        (ACC, "1.5 x 10^-3", "took '1.5' of '1.5 x 10^-3', a part of a number"),
+        (ACC, "1 234.5", "took '1' of '1 234.5', which can be one number or two"),
+        (ACC, "12\u2009345", "which can be one number or two"),
     ],
 )
 def test_a_number_that_can_be_read_in_two_ways_is_none(pattern, printed, took):
@@ -75,6 +97,25 @@ def test_a_number_that_can_be_read_in_two_ways_is_none(pattern, printed, took):
     assert found.each[0].value is None and took in found.never(found.each[0])
     assert reading(f"test_acc {printed}\ntest_acc 7\n", pattern)[0].each[0].value == 7.0  # the last one counts
     assert reading(f"test_acc {printed}\ntest_acc 7\n", pattern, take="highest")[0].each[0].value is None
+
+
+@pytest.mark.parametrize("pattern", [ACC, r"test_acc (\S+)"])
+@pytest.mark.parametrize("word", ["None", "null", "N/A", "NA,"])
+def test_the_number_before_a_last_none_is_not_used(pattern, word):
+    found, _ = reading(f"test_acc 0.5\ntest_acc {word}\n", pattern)
+    assert found.each[0].value is None and "which is no number" in found.never(found.each[0])
+
+
+@pytest.mark.parametrize("pattern", [r"test_acc ([-+\d.e]+)", r"test_acc (\S+)", r"test_acc ([-−\d.]+)"])
+def test_the_minus_sign_of_typography_is_a_minus(pattern):
+    assert reading("test_acc 0.5\ntest_acc −0.25\n", pattern)[0].each[0].value == -0.25
+
+
+def test_a_part_of_a_number_is_read_if_the_pattern_goes_on():
+    assert reading("test_acc 45/50", r"test_acc (\d+)/")[0].each[0].value == 45.0
+    found = Readings([("test", "acc", ACC, "last", "1234.5")], "", print)
+    found.line("test_acc 93 100")
+    assert found.each[0].value == 93.0
 
 
 @pytest.mark.parametrize(
