@@ -140,6 +140,10 @@ def _here(
             )
             return Finding(UNKNOWN, f"{first.key} and {second.key} were {how}")
     found = _judged(comparison, gaps, every, "run")
+    if found.state == HOLDS and len(gaps) < every:
+        closest = _judged(comparison, gaps, len(gaps), "run").words
+        not_run = f"{every - len(gaps)} of {every} comparisons need rows that the study does not run"
+        return Finding(UNKNOWN, f"{not_run}; in the other {len(gaps)} the claim holds: {closest}")
     seeds = min(len(rows[key].outcomes) for key in keys)
     return replace(found, state=f"{OPEN} with {number(seeds, 'seed')}") if found.state == OPEN else found
 
@@ -200,9 +204,9 @@ def _judged(comparison: Comparison, gaps: Sequence[_Gap], every: int, done: str)
     gaps = sorted(gaps, key=lambda gap: -abs(gap.gain) if comparison.within else gap.gain)
     states = [_state(gap, bound, comparison) for gap in gaps]
     state = min(states, key=(FAILS, OPEN, HOLDS).index)
-    left = f", {every - len(gaps)} not {done}" if every > len(gaps) else ""
-    of = f" (of {number(every, 'comparison')}{left})" if every > 1 else ""
-    return Finding(state, gaps[states.index(state)].words + of)
+    words, left = gaps[states.index(state)].words, every - len(gaps)
+    of = f" (of {number(every, 'comparison')}{f', {left} not {done}' if left else ''})" if every > 1 else ""
+    return Finding(state, words + of)
 
 
 def _state(gap: _Gap, bound: float, comparison: Comparison) -> str:

@@ -146,6 +146,20 @@ def test_worse_than_base_holds_for_the_rows_that_the_table_marks(bench: Bench) -
     assert [claim.here.state for claim in table.claims] == ["cannot be shown with 3 seeds", "holds", "holds"]
 
 
+def test_a_claim_does_not_hold_as_a_whole_if_a_row_is_not_run(bench: Bench) -> None:
+    bench.study["cited"] = [{"key": "gnmt", "label": "GNMT", "values": {"bleu": 20.0}}]
+    whole, part, fails = claimed(
+        seeded(bench),
+        "base is better than worse, worst in bleu",
+        "base is better than worse, worst, gnmt in bleu",
+        "worse is better than base, gnmt in bleu",
+    )
+    assert (whole.here.state, part.here.state, fails.here.state) == ("holds", "cannot be checked", "does not hold")
+    assert part.here.words == (
+        f"1 of 3 comparisons need rows that the study does not run; in the other 2 the claim holds: {whole.here.words}"
+    )
+
+
 def test_bounds_are_those_of_the_interval(bench: Bench) -> None:
     test = next(row for row in seeded(bench).table().rows if row.key == "worse").measures["bleu"].test
     assert test is not None
