@@ -3,12 +3,9 @@
 import subprocess
 import sys
 
-import pytest
-
 from tests.without_extra import ROOT
 
 
-@pytest.mark.nightly
 def test_the_core_works_without_an_extra() -> None:
     done = subprocess.run([sys.executable, "-m", "tests.without_extra"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
