@@ -12,7 +12,7 @@ from experiments.store.layout import Store
 from experiments.store.results import EvaluationResult, TrainingResult
 from experiments.tasks.columns import Column
 from experiments.tasks.own.code_files import from_home
-from reports.results.valid_records import read_again, valid_evaluation, valid_result
+from reports.results.valid_records import read_again, undescribed_why, valid_evaluation, valid_result
 from reports.spec.table_spec import TableRun
 
 
@@ -43,6 +43,7 @@ class Outcome:
     scored: Mapping[str, Scored]  # set → evaluation, in the order of the plan
     harm: Mapping[str, str] = field(default_factory=dict)  # set ("" for the training) → why its record is left out
     failure: str = ""  # for a failed run: the FailureClass of the last attempt that recorded an error; else ""
+    undescribed: str = ""  # why the run's description (config.json) cannot be read; no number depends on it
 
     def measured(self, set_: str, metric: str) -> float | None:
         """Return the metric's value; None if the value is missing or not finite."""
@@ -118,7 +119,8 @@ def collect(runs: Iterable[TableRun], store: Store, columns: Sequence[Column] = 
             scored[asked.set] = Scored(asked, found)
         ended = last_failure(store, run.run_id) if run.state == "failed" else None
         harm = {name: why for name, why in harm.items() if why}
-        outcomes.append(Outcome(run, record, scored, harm, ended.kind if ended else ""))
+        undescribed = undescribed_why(store, run) if record is not None else ""
+        outcomes.append(Outcome(run, record, scored, harm, ended.kind if ended else "", undescribed))
     return outcomes
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from experiments.errors import Damaged, UserError
 from experiments.run_spec import EvaluationSpec
 from experiments.store.checksummed import check_file
-from experiments.store.layout import Store
+from experiments.store.layout import Store, description_of
 from experiments.store.results import EvaluationResult, TrainingResult
 from experiments.store.run_names import compared_settings, planned_settings, recorded_settings
 from experiments.tasks.columns import Column
@@ -50,6 +50,18 @@ def valid_result(store: Store, run: TableRun) -> tuple[TrainingResult | None, st
                 f"{place}/result.json is of a training with {name} = {theirs[name]}, and the plan has {value}. {redo}."
             )
     return record, ""
+
+
+def undescribed_why(store: Store, run: TableRun) -> str:
+    """Return why the description of a run cannot be read; "" if it can be read or is missing.
+
+    The numbers do not depend on it, because the result has its own record of the settings.
+    """
+    try:
+        description_of(store, run.run_id)
+    except UserError as error:
+        return str(error).replace(f"{store.root}/", "")
+    return ""
 
 
 def valid_evaluation(

@@ -29,6 +29,7 @@ def warnings(table: Table) -> tuple[str, ...]:
     found.append(_code(table))
     found += [_miscounted(row) for row in table.rows]
     found += [f"{o.run.name} is left out: {why}" for o in table.outcomes for why in dict.fromkeys(o.harm.values())]
+    found += [f"{o.run.name}: {o.undescribed} Its numbers are not affected." for o in table.outcomes if o.undescribed]
     return tuple(text for text in found if text)
 
 

@@ -13,6 +13,7 @@ import pytest
 from ablations.planning.declare_table import table_spec
 from experiments.errors import Damaged
 from experiments.events.event_log import EventWriter
+from experiments.store.checksummed import write_json
 from experiments.store.layout import Store
 from experiments.store.results import Earlier, EvaluationResult, TrainingResult
 from experiments.tasks.columns import Column, Counts
@@ -247,3 +248,17 @@ def test_a_metric_that_the_log_of_a_failed_run_lacks_is_missing_because_the_run_
     read = SimpleNamespace(record=EvaluationResult(metrics={"loss": 0.5}))
     outcome = SimpleNamespace(run=run, record=object(), scored={"test": read}, harm={}, failure=failure)
     assert _why(outcome, SimpleNamespace(set="test", metric="accuracy")) == why
+
+
+def test_a_damaged_description_is_a_warning_and_no_gap(bench, tmp_path):
+    store = Store.open(tmp_path / "store")
+    run_id = "0123456789abcdef"
+    bench.row("base", results=[(5.0, 25.0)])
+    run = replace(with_spec(bench.plan().runs[0], run_id=run_id), evaluations=())
+    store.run_folder(run_id).mkdir()
+    write_json(store.run_folder(run_id) / "result.json", {"run_id": run_id, "attempt": 1})
+    assert [one.undescribed for one in collect([run], store)] == [""]  # a run without description
+    (store.run_folder(run_id) / "config.json").write_text("")
+    [outcome] = collect([run], store)
+    assert outcome.record is not None
+    assert outcome.undescribed.startswith(f"runs/{run_id}/config.json is damaged")
