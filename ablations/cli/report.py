@@ -102,7 +102,7 @@ def report(
         return
     if macros is not None:
         table = table_of(chosen, significance, printing=printing)
-        write_out(macros, as_macros(table).encode())
+        write_out(macros, as_macros(table).encode(), "--macros")
     if macros is None or format_ or out:
         table = print_table(chosen, format_, out, significance, provisional, printing)
     gaps = missing_cells(table)
@@ -162,15 +162,15 @@ def page(table: Table, chosen: SelectedTable) -> str:
     return html.render(table, for_page(table, chosen.store), failures(table.outcomes, chosen.store))
 
 
-def write_out(out: Path, data: bytes) -> None:
-    """Write the file of --out atomically. Raises UserError if its folder does not exist or cannot be written."""
+def write_out(out: Path, data: bytes, option: str = "--out") -> None:
+    """Write the file of an option atomically. Raises UserError if its folder does not exist or cannot be written."""
     with explain_os_errors(f"write {out}"):
         if not out.absolute().parent.is_dir():
             raise UserError(
-                f"--out {out}: the folder {out.absolute().parent} does not exist. Create it, or name another one."
+                f"{option} {out}: the folder {out.absolute().parent} does not exist. Create it, or name another one."
             )
         if out.is_dir():
-            raise UserError(f"--out {out}: this is a folder. Name a file in it.")
+            raise UserError(f"{option} {out}: this is a folder. Name a file in it.")
         write_bytes(out.absolute(), data)
 
 

@@ -22,6 +22,7 @@ from reports.spec.table_spec import Note, RowSpec, TableSpec
 BRANCH = "‡"  # marks rows that share steps with another row
 IMPORTED = "§"  # marks rows that were trained elsewhere
 NOT_REPORTED = "not reported"  # reason: the user's trainer finished without reporting the metric
+NOT_IMPORTED = "not imported"  # reason: the run was imported without a value of the metric
 NOT_MEASURED = "not measured"  # reason: the evaluation was made before the program had the metric
 # The state of a row is the first state in this list that a seed of the row has.
 ATTENTION = ("damaged", "failed", "interrupted", "running", "waiting", "missing", "stale", "finished")
@@ -70,7 +71,7 @@ class Measure:
     values: tuple[float, ...]  # values of the seeds that have one
     requested: int  # number of seeds in the plan; 0 if the row is not scored on this set
     # The reason for each seed without a value: failed, diverged, running, waiting, nan, infinite, damaged,
-    # NOT_REPORTED, NOT_MEASURED, or "" if the seed is not trained or scored yet.
+    # NOT_REPORTED, NOT_IMPORTED, NOT_MEASURED, or "" if the seed is not trained or scored yet.
     lacking: tuple[str, ...] = ()
     reported: float | None = None  # the paper's value
     change: float | None = None  # change from base, over the same tokens and sentences (see `change_from`)

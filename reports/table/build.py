@@ -15,7 +15,7 @@ from reports.results.accounting import RowSpent, last_change, spending
 from reports.results.evaluation_readers import counts_in
 from reports.results.resampling import shares_in
 from reports.results.run_outcomes import Outcome, collect
-from reports.results.table import NOT_MEASURED, NOT_REPORTED, Measure, Row, Table, with_changes
+from reports.results.table import NOT_IMPORTED, NOT_MEASURED, NOT_REPORTED, Measure, Row, Table, with_changes
 from reports.spec.table_spec import RowSpec, TableSpec
 from reports.table import claims, notes, settings
 from reports.table.cited_rows import cited
@@ -184,12 +184,16 @@ def _why(outcome: Outcome, column: Column) -> str:
         value = facts.metrics.get(column.metric)
         if value is not None:
             return "nan" if math.isnan(value) else "infinite"
+        if outcome.run.spec.imported:
+            return NOT_IMPORTED
         if outcome.run.config.setting_roles.frozen_defaults:
             return "" if column.metric in facts.metrics else NOT_MEASURED
         if state != "failed":  # of a failed run, `facts` may have the metrics that could be read from its log
             return NOT_REPORTED
     if "" in outcome.harm or column.set in outcome.harm:
         return "damaged"
+    if outcome.record is not None and outcome.run.spec.imported:
+        return NOT_IMPORTED
     if state == "failed" and outcome.failure == FailureClass.DIVERGED:
         return str(outcome.failure)
     return state if state in ("failed", "interrupted", "running", "waiting") else ""

@@ -15,7 +15,17 @@ from experiments.messages import number
 from experiments.tasks.columns import Column
 from experiments.tasks.load import is_built_in
 from model.extensions import added, load
-from reports.results.table import BRANCH, IMPORTED, NOT_MEASURED, NOT_REPORTED, Measure, Row, Table, missing_cells
+from reports.results.table import (
+    BRANCH,
+    IMPORTED,
+    NOT_IMPORTED,
+    NOT_MEASURED,
+    NOT_REPORTED,
+    Measure,
+    Row,
+    Table,
+    missing_cells,
+)
 from reports.spec.table_spec import Note
 from reports.table import claims
 from reports.table.cited_rows import about_cited
@@ -157,6 +167,10 @@ def _signs(table: Table) -> Iterator[Note]:
             )
             keys = ", ".join(row.key for row in rows)
             yield Note(f"{column.header}: {NOT_REPORTED} by finished runs of {keys}. {why}".strip(), "gap")
+        if rows := [row for row in table.rows if NOT_IMPORTED in row.measures[column.key].lacking]:
+            known = any(row.imported and row.measures[column.key].values for row in table.rows)
+            why = ": the source has no value there" if known else ""
+            yield Note(f"{column.header}: {NOT_IMPORTED} for {', '.join(row.key for row in rows)}{why}.", "gap")
         if older := [row.key for row in table.rows if NOT_MEASURED in row.measures[column.key].lacking]:
             yield Note(f"{column.header}: {NOT_MEASURED} by the version that evaluated {', '.join(older)}.", "gap")
     if any(row.stale for row in table.rows):

@@ -88,7 +88,7 @@ def tabulate(
         format_ = "json" if as_json else format_
         print_table(made.table, format_, out, "paired" if pair else significance, provisional, printing)
     if write:
-        write_out(write, made.text.encode())
+        write_out(write, made.text.encode(), "--write")
         typer.echo(
             f"wrote {write}; import its runs into a store with: ablations import {write} {made.importing}", err=True
         )

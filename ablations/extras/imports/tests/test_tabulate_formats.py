@@ -142,6 +142,15 @@ def test_a_base_row_with_a_gap_is_said_and_can_be_provisional(tmp_path: Path) ->
     assert "line 2 is of lr0.1, the row that changes are from" in said and "*81.00 (1/2)*" in printed
 
 
+def test_a_gap_of_the_file_is_not_called_a_run_that_was_not_trained(tmp_path: Path) -> None:
+    file = written(tmp_path, GRID.replace(",80\n", ",-\n").encode())
+    printed, _ = tabulate(file, "--format", "markdown")
+    assert "– (1/2, 1 not imported)" in printed and "not run" not in printed
+    assert "acc: not imported for lr0.1: the source has no value there." in printed
+    with pytest.raises(UserError, match=f"--write {tmp_path / 'no' / 'x.toml'}: the folder"):
+        tabulate(file, "--write", tmp_path / "no" / "x.toml")
+
+
 def test_a_setting_that_a_run_lacks_is_unset(tmp_path: Path) -> None:
     lines = ["opt,decay,ema,seed,acc", "adamw,0.01,True,1,81", "adamw,0.0,False,1,80", "lion,,,1,70"]
     found = {row["row"]: row["settings"] for row in rows(written(tmp_path, lines), "--base", "opt=lion")}
