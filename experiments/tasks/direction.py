@@ -1,6 +1,7 @@
 """Infer from a metric's name whether lower or higher values are better.
 
-If the name contains no known word, or words for both directions, the direction is unknown. In this case no value of the
+If the name contains no known word, words for both directions, or a word that may reverse the direction ("free", "no",
+"gain"), the direction is unknown. So is that of a "score" of something unknown. In this case no value of the
 metric is printed in bold, and the program does not check claims about it.
 """
 
@@ -27,9 +28,27 @@ HIGHER = _set_of(
     mcc kappa spearman pearson correlation winrate success throughput fps speedup mos loglikelihood hits hit pass
     """
 )
-WEAK = _set_of("score match likelihood")  # higher is better, unless another word decides, as in "FID score"
+# Higher is better, unless another word decides, as in "FID score". Beside unknown words, as in "toxicity score", these
+# words decide nothing.
+WEAK = _set_of("score match likelihood")
+_BESIDE_WEAK = _set_of(
+    """
+    train training val valid validation dev test eval mean avg average median total overall final best last max macro
+    micro weighted log per token word exact string quasi none strict flexible extract the of and bert bart clip glue
+    superglue squad quality silhouette
+    """
+)
+_REVERSING = _set_of("no non not without free gain gains")  # may reverse the direction of every other word
+# May reverse the direction of a word for which lower is better: an "error correction rate" is better if it is higher.
+_REVERSING_LOWER = _set_of(
+    """
+    correction corrections corrected detection detections detected recovery recovered avoidance avoided prevention
+    prevented tolerance tolerated resistance robustness removal removed suppression mitigation saved saving savings less
+    """
+)
 _AGAINST = _set_of("neg negative minus inverse inv")
 _RELATIVE = _set_of("improvement reduction drop delta gap change increase decrease difference diff relative")
+_FAILURES = _set_of("failure failures error errors")  # a longer "time to failure" is better
 _SPREAD = _set_of("std stdev sd stderr variance")
 _SETS = "train|training|val|valid|validation|dev|test|eval"
 _JOINED = re.compile(rf"(?:{_SETS})(?P<word>loss|error|err|acc|accuracy|ppl|perplexity)")
@@ -41,17 +60,19 @@ def direction(name: str) -> str:
     if down != up:
         return "lower" if down else "higher"
     words = set(_words(name))
-    if words & (_RELATIVE | _SPREAD) or (down and up):
+    if words & (_RELATIVE | _SPREAD | _REVERSING) or (down and up):
         return ""
     if words & _AGAINST:
         likelihood = words & {"likelihood", "loglikelihood", "ll", "loglik"}
         return "lower" if likelihood else ""
     if re.search(r"per[\W_]?(second|sec|s)(?![a-z])|/s(ec)?\b", name.lower()):
-        return "higher"
+        return "" if words & LOWER else "higher"
     lower, higher = bool(words & (LOWER | COSTS)), bool(words & HIGHER)
-    if lower and higher:
+    if lower and (higher or words & _REVERSING_LOWER or (words & COSTS and words & _FAILURES)):
         return ""
-    return "lower" if lower else "higher" if higher or words & WEAK else ""
+    if lower or higher:
+        return "lower" if lower else "higher"
+    return "higher" if words & WEAK and set(_plain_words(name)) <= WEAK | _BESIDE_WEAK else ""
 
 
 def is_metric(name: str) -> bool:
@@ -60,14 +81,25 @@ def is_metric(name: str) -> bool:
     return bool(words & (LOWER | HIGHER | WEAK)) or "↓" in name or "↑" in name
 
 
+def _plain_words(name: str) -> Iterator[str]:
+    """Yield the words of a name in lower case, without final digits. "valLoss" has the words "val" and "loss"."""
+    for part in re.split(r"[\W_]+", name):
+        for word in _split(part):
+            if bare := word.rstrip("0123456789"):
+                yield bare
+
+
+def _split(part: str) -> list[str]:
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", " ", part).lower().split()
+
+
 def _words(name: str) -> Iterator[str]:
     """Yield the words of a name in lower case. "valLoss" has the words "val", "loss" and "valloss".
 
     Names are split at capital letters and at characters that are neither letters nor digits.
     """
     for part in re.split(r"[\W_]+", name):
-        split = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", " ", part).lower().split()
-        for word in {part.lower(), *split}:
+        for word in {part.lower(), *_split(part)}:
             yield word
             yield word.rstrip("0123456789")  # acc1, bleu4, map50
             if word.startswith("rouge"):

@@ -46,7 +46,7 @@ def study_text(
         parts += [f"head = {_text(metric)}"] if theirs == metric else []  # the source names no set
         values = [[one.scores.get((set_, metric), math.nan) for one in arrived if one.row == row] for row in first]
         way = direction_of(theirs, better)
-        parts += [f'better = "{way}"' if way else '# better = "lower"   # or "higher": its name says neither']
+        parts += [f'better = "{way}"' if way else '# better = "lower"   # or "higher": its name does not decide']
         parts += [f"digits = {digits(values)}", ""]
     groups = row_keys(one.run.group for one in first.values() if one.run.group)
     for row, one in first.items():
