@@ -86,7 +86,7 @@ def study_of(name: str, given: str, folder: Path, ask_parser: bool = False) -> W
                        "and [base] by hand, such as --lr {lr} and lr = 0.1.")  # fmt: skip
     links = _links(code, [*files, *(folder / word.rpartition("=")[2] for word in words)], folder)
     text = study_text(name, found, code, links, remarks)
-    if not any(printed(code)):
+    if all(one.doubt for one in printed(code)):
         remarks.append(f"No metric was found in the output of {script.name}. Correct [[metric]] in the study.")
     return WrittenStudy(text, remarks)
 

@@ -6,7 +6,8 @@ import shlex
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ablations.service.from_script.metrics import NUMBER, Printed, printed, progress
+from ablations.service.from_script.distinct import WORD, Printed
+from ablations.service.from_script.metrics import NUMBER, printed, progress
 from ablations.service.from_script.option import SEEDS, Option, Options, one_line, toml
 from ablations.service.from_script.reach import Code
 from experiments.tasks.direction import direction
@@ -17,6 +18,12 @@ _EXAMPLES = 2
 _NO_METRIC = f"""
 # Nothing that the script prints looks like a metric. Write the metric's name and the pattern that finds its number,
 # or let the script end with a line of JSON that has this name.
+[[metric]]
+name = "accuracy"
+# pattern = 'accuracy: {NUMBER}'"""
+_NO_CERTAIN_METRIC = f"""
+# The numbers that the script prints are comments below, because none of them is certain. Use one of them, or write the
+# metric's name and the pattern that finds its number, in place of this entry.
 [[metric]]
 name = "accuracy"
 # pattern = 'accuracy: {NUMBER}'"""
@@ -91,23 +98,37 @@ def _metrics(found: Sequence[Printed]) -> Iterator[str]:
     """Yield the [[metric]] entries of the printed numbers: first for test sets, then for dev, then for train.
 
     At most the first two entries are columns. The others are comments. A number of the training set is a column only if
-    it is the first entry.
+    it is the first entry. A number with a doubt is always a comment, which contains the doubt.
     """
     lines = list(dict.fromkeys(one.line for one in found))
-    every = list({(one.set, one.name): one for one in found}.values())  # the last number of each set and name
-    every.sort(key=lambda one: (("test", "dev", "train").index(one.set), -lines.index(one.line)))
-    if not every:
+    order = sorted(
+        found, key=lambda one: (("test", "dev", "train").index(one.set), not one.certain, -lines.index(one.line))
+    )
+    every = [one for one in order if not one.doubt]
+    if not found:
         yield _NO_METRIC
+    elif not every:
+        yield _NO_CERTAIN_METRIC
     for place, one in enumerate(every):
-        begin = "# " if place > 1 or (place and one.set == "train") else ""
-        entry = ["[[metric]]", f"name = {json.dumps(one.name)}", f"set = {json.dumps(one.set)}"]
-        if better := direction(one.name):
-            entry.append(f'better = "{better}"')
-        entry += [f"digits = {one.digits}"] if one.digits > 2 else []
-        found_by = f"pattern = '{one.pattern}'   # the last number that it finds; take = \"best\" for the best"
-        entry += [found_by] if one.pattern else []
-        source = [f"# guessed from {one_line(one.line)}"] if one.line else []
-        yield "\n" + "\n".join([*source, *(f"{begin}{line}" for line in entry)])
+        yield _metric(one, comment=place > 1 or bool(place and one.set == "train"))
+    yield from (_metric(one, comment=True) for one in order if one.doubt)
+
+
+def _metric(one: Printed, comment: bool) -> str:
+    """Return a [[metric]] entry with the source line from which it is guessed."""
+    entry = ["[[metric]]", f"name = {json.dumps(one.name)}", f"set = {json.dumps(one.set)}"]
+    if better := direction(one.name):
+        entry.append(f'better = "{better}"')
+    entry += [f"digits = {one.digits}"] if one.digits > 2 else []
+    found_by = f"pattern = '{one.pattern}'   # the last number that it finds; take = \"best\" for the best"
+    entry += [found_by] if one.pattern else []
+    source = [f"# guessed from {one_line(one.line)}"] if one.line else []
+    if one.doubt:
+        source.append(f"# {one_line(one.doubt)}, then remove the # of these lines:")
+        if WORD in one.pattern:
+            entry[2] += "   # or another of test, dev, train"
+    begin = "# " if comment else ""
+    return "\n" + "\n".join([*source, *(f"{begin}{line}" for line in entry)])
 
 
 def _rows(settings: Sequence[Option]) -> Iterator[str]:

@@ -317,6 +317,70 @@ def test_a_guessed_pattern_finds_the_number_in_what_the_line_prints(tmp_path, so
     assert readings.each[0].value == value
 
 
+# What a script does, and for each column of its study the pattern's number in the output.
+COLUMNS = {
+    "print(f'Accuracy: {90.5:.2f}%')\nprint(f'Training Accuracy: {99.5:.2f}%')": {("test", "Accuracy"): 90.5},
+    "print(f'acc: {0.9:.3f}')\nprint(f'val acc: {0.8:.3f}')": {("test", "acc"): 0.9, ("dev", "acc"): 0.8},
+    "for phase in ['train', 'val']:\n    print(f'{phase} Loss: {0.5:.4f} Acc: {0.75:.4f}')\n"
+    "print(f'Best val Acc: {0.875:4f}')": {("dev", "best_acc"): 0.875},
+    "def show(name, acc):\n    print(f'{name} acc: {acc:.3f}')\nshow('test', 0.9)\nshow('val', 0.8)": {},
+    "print(f'Accuracy: {0.9:.3f} (std {0.05:.3f})')\nprint(f'Balanced Accuracy: {0.6:.3f}')": {
+        ("test", "Accuracy"): 0.9, ("test", "balanced_accuracy"): 0.6,
+    },
+    "print(f'F1: {0.9:.3f}')\nprint(f'Macro F1: {0.6:.3f}')": {("test", "F1"): 0.9, ("test", "macro_f1"): 0.6},
+    "print(f'Test Accuracy: {90.5:.2f}')\nprint(f'Accuracy: {12.5:.2f}')": {("test", "Accuracy"): 90.5},
+    "print('Accuracy: {}/{} ({:.0f}%)'.format(9, 10, 90.0))\nprint(f'Accuracy {0.5} on adversarial set')": {
+        ("test", "Accuracy"): 90.0, ("test", "accuracy_on_adversarial_set"): 0.5,
+    },
+    "acc = 0.75\nprint(f'{acc=:.3f}')\nprint('Epoch %d: val acc=%.2f%%' % (3, 50.0))": {
+        ("test", "acc"): 0.75, ("dev", "acc"): 50.0,
+    },
+    "for epoch in range(2):\n    print(f'epoch {epoch} acc {0.5 + epoch / 4:.3f}')\nprint(f'final acc {0.9:.3f}')": {
+        ("test", "acc"): 0.75, ("test", "final_acc"): 0.9,
+    },
+    "for n in range(2):\n    print(f'epoch {n} acc {0.5:.3f}')\nprint(f'acc {0.9:.3f}')": {("test", "acc"): 0.9},
+    "for epoch in range(2):\n    print(f'acc {0.5:.3f} (best {0.6:.3f})')\nprint(f'acc {0.9:.3f}')": {},
+    "print('Test set:\\nAccuracy:', 0.5)\nprint('Train set:\\nAccuracy:', 0.9)": {},
+    "def train():\n    print(f'acc: {0.9}')\ndef test():\n    print(f'acc: {0.5}')\ntrain()\ntest()": {},
+    "print('Evaluating', end=' ')\nprint(f'acc: {0.5}')\nprint(f'val acc: {0.6}')": {
+        ("dev", "acc"): 0.6,
+    },
+    "print(f'average accuracy {0.5}')\nprint(f'Accuracy {0.6}')": {
+        ("test", "average_accuracy"): 0.5, ("test", "Accuracy"): 0.6,
+    },
+    "class args: data = 'mnist'\nprint(f'{args.data} acc: {0.5}')": {("test", "acc"): 0.5},
+    "print(f'{__name__} | test acc {0.5}')": {("test", "acc"): 0.5},
+    "print('After training accuracy:', 0.5)": {("test", "accuracy"): 0.5},
+    "print('trainacc:', 0.9)\nprint('testacc:', 0.5)": {("test", "testacc"): 0.5},
+    "print(f\"Model's {{x}} - acc: {0.5}\")\nprint(f'other acc: {0.6}')": {
+        ("test", "acc"): 0.5, ("test", "other_acc"): 0.6,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("source", "expected"), COLUMNS.items())
+def test_a_guessed_pattern_finds_no_number_of_another_line(tmp_path, capsys, source, expected):
+    (tmp_path / "train.py").write_text(source)
+    study = written(tmp_path, "train.py")
+    exec(compile(source, "train.py", "exec"), {})
+    readings = Readings([one.reading for one in study.metrics if one.pattern], "", lambda kind, **fields: None)
+    for line in capsys.readouterr().out.splitlines():
+        readings.line(line)
+    assert {(one.set, one.metric): one.value for one in readings.each} == expected
+
+
+def test_a_metric_that_is_not_certain_is_a_comment_with_the_reason(tmp_path):
+    (tmp_path / "train.py").write_text("def show(name, acc):\n    print(f'{name} acc: {acc:.3f}')\nshow('test', 0.9)\n")
+    text = study_of("mine", "train.py", tmp_path).text
+    assert "the value of `name` before this number" in text and r"# pattern = '^\s*WORD\s+acc:\s*([-+\d.e]+)'" in text
+    assert "# guessed from train.py:2" in text
+
+
+def test_a_guessed_pattern_does_not_find_the_text_of_a_progress_bar(tmp_path):
+    (tmp_path / "train.py").write_text("bar.set_postfix(acc=0.5)\nprint(f'acc={0.75}')\n")
+    assert [one.pattern for one in written(tmp_path, "train.py").metrics] == [r"^\s*acc=\s*([-+\d.e]+)"]
+
+
 @pytest.mark.parametrize("given", ["nothing.py", "python -c 'print(1)'", "true"])
 def test_what_names_no_script_is_refused(tmp_path, monkeypatch, given):
     monkeypatch.chdir(tmp_path)
