@@ -87,7 +87,7 @@ def study_of(name: str, given: str, folder: Path, ask_parser: bool = False) -> W
     links = _links(code, [*files, *(folder / word.rpartition("=")[2] for word in words)], folder)
     text = study_text(name, found, code, links, remarks)
     if all(one.doubt for one in printed(code)):
-        remarks.append(f"No metric was found in the output of {script.name}. Correct [[metric]] in the study.")
+        remarks.append(f"No metric is certain in the output of {script.name}. Correct [[metric]] in the study.")
     return WrittenStudy(text, remarks)
 
 

@@ -123,7 +123,7 @@ def _with_pattern(guess: Guess, lines: Sequence[Line]) -> Guess:
     for pattern in _candidates(guess):
         if _finds_only(guess, pattern, lines):
             return replace(guess, printed=replace(guess.printed, pattern=pattern))
-    doubt = "This pattern would also find another number that the script prints. Print the two differently, correct it"
+    doubt = "This pattern would also find another number that the script prints. Correct the pattern"
     return replace(guess, printed=replace(guess.printed, doubt=doubt))
 
 

@@ -120,6 +120,8 @@ def _whole_lines(code: Code) -> bool:
         end = keywords(call).get("end")
         if name_of(call) == "print" and end is not None and not str(literal(end)).endswith(("\n", "\r")):
             return False
+        if name_of(call) in ("tqdm", "trange") and name_of(keywords(call).get("file")) == "stdout":
+            return False
         of = name_of(call.func.value) if isinstance(call.func, ast.Attribute) else ""
         if name_of(call) == "write" and of == "stdout" and not template_of(call).text.endswith(("\n", "\r")):
             return False
