@@ -66,7 +66,7 @@ OPTIONS = {  # name of a parameter or dataclass field → its option; --help lis
     ),
     "yes": typer.Option("--yes", help="Accept a design of over 10,000 rows."),
     "hang_after": typer.Option(
-        "--hang-after", metavar="MIN", min=0.01, help="Stop a run that makes no step for MIN minutes."
+        "--hang-after", metavar="MIN", min=0.01, help="Stop a run that reports no step or other event for MIN minutes."
     ),
     "sinks": typer.Option(
         "--sink",

@@ -38,7 +38,7 @@ class WorkOptions:
     """
 
     devices: str = "auto"
-    hang_after: float = HANG_S / 60  # minutes without a step after which a run is stopped
+    hang_after: float = HANG_S / 60  # minutes without an event after which a run is stopped
     sinks: list[str] | None = None
     engine: str = "local"
     engine_set: list[str] | None = None

@@ -65,7 +65,7 @@ def decide(
         detail = str((record.failure or {}).get("message") or "There is no space left on the disk of the store.")
         return again(Outcome.DISK_FULL, detail=detail)
     if asked == "hung":
-        said = "it made no step within the time of --hang-after."
+        said = "it reported no step or other event within the time of --hang-after."
         return _lost(claimed, Outcome.HUNG, "hung", said, end, log_tail)
     if code == ChildExit.FINISHED:
         lost = [part for part in missing if part in expected]
