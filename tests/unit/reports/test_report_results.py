@@ -244,7 +244,7 @@ def test_a_metric_that_an_earlier_version_did_not_measure_is_a_gap_and_no_missin
 ])  # fmt: skip
 def test_a_metric_that_the_log_of_a_failed_run_lacks_is_missing_because_the_run_failed(state, failure, why):
     roles = SimpleNamespace(frozen_defaults=False)
-    run = SimpleNamespace(state=state, config=SimpleNamespace(setting_roles=roles))
+    run = SimpleNamespace(state=state, config=SimpleNamespace(setting_roles=roles), spec=SimpleNamespace(imported=""))
     read = SimpleNamespace(record=EvaluationResult(metrics={"loss": 0.5}))
     outcome = SimpleNamespace(run=run, record=object(), scored={"test": read}, harm={}, failure=failure)
     assert _why(outcome, SimpleNamespace(set="test", metric="accuracy")) == why
