@@ -85,8 +85,9 @@ def study_of(name: str, given: str, folder: Path, ask_parser: bool = False) -> W
         remarks.insert(0, f"No options found in {script.name} can be settings. Write them into the command "
                        "and [base] by hand, such as --lr {lr} and lr = 0.1.")  # fmt: skip
     links = _links(code, [*files, *(folder / word.rpartition("=")[2] for word in words)], folder)
-    text = study_text(name, found, code, links, remarks)
-    if all(one.doubt for one in printed(code)):
+    metrics = printed(code)
+    text = study_text(name, found, code, metrics, links, remarks)
+    if all(one.doubt for one in metrics):
         remarks.append(f"No metric is certain in the output of {script.name}. Correct [[metric]] in the study.")
     return WrittenStudy(text, remarks)
 

@@ -173,8 +173,12 @@ def _prefix(guess: Guess, word: str = ".*?") -> Iterator[str]:
 
 def _literal(text: str) -> str:
     """Return the pattern of a text, without characters that a string of TOML in single quotes cannot contain."""
-    escaped = re.sub(r"([.+*?()\[\]{}|^$\\])", r"\\\1", re.sub(r"\s+", " ", text))
-    return re.sub(r"[^\x20-\x7e\w]|'", ".", escaped).replace(" ", r"\s+")
+    return re.sub(r"[^\x20-\x7e\w]|'", ".", escaped(re.sub(r"\s+", " ", text))).replace(" ", r"\s+")
+
+
+def escaped(text: str) -> str:
+    """Return a pattern of a text, with a backslash before each special character. Spaces stay as they are."""
+    return re.sub(r"([.+*?()\[\]{}|^$\\])", r"\\\1", text)
 
 
 def _finds_only(guess: Guess, pattern: str, lines: Sequence[Line]) -> bool:

@@ -8,7 +8,7 @@ import ast
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from ablations.service.from_script.distinct import LINE_START, NO_WORD, Guess, Line, Printed, distinct
+from ablations.service.from_script.distinct import LINE_START, NO_WORD, Guess, Line, Printed, distinct, escaped
 from ablations.service.from_script.option import keywords, literal, name_of
 from ablations.service.from_script.reach import Code, Node
 from ablations.service.from_script.templates import BAR, WORDS, Template, bar_of, loop_words, samples, template_of
@@ -188,7 +188,7 @@ def _of_line(line: Line) -> Iterator[Guess]:
         # A loss without the name of a set is the training loss.
         default = "train" if _LOSS.search(name) else "test"
         yield Guess(
-            Printed(set_ or default, name, rf"{before}{_escaped(label + mark)}{number}", digits, line.source,
+            Printed(set_ or default, name, rf"{before}{escaped((label + mark).rstrip())}{number}", digits, line.source,
                     certain=bool(set_)),
             line=line, full=full, number=number, label=found.start(), mark=found.end(2), value=end,
             step=text.index("\0", step.start()) if step and stepped else -1, inside=bool(inside),
@@ -264,7 +264,3 @@ def _ends_in_error(statement: ast.stmt) -> bool:
     if not isinstance(call, ast.Call) or name_of(call) not in ("exit", "quit", "_exit", "abort"):
         return False
     return bool(call.args) and literal(call.args[0]) not in (0, None)
-
-
-def _escaped(text: str) -> str:
-    return re.sub(r"([.+*?()\[\]|^$])", r"\\\1", text.rstrip())

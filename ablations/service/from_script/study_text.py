@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ablations.service.from_script.distinct import WORD, Printed
-from ablations.service.from_script.metrics import NUMBER, printed, progress
+from ablations.service.from_script.metrics import NUMBER, progress
 from ablations.service.from_script.option import SEEDS, Option, Options, one_line, toml
 from ablations.service.from_script.reach import Code
 from experiments.tasks.direction import direction
@@ -29,7 +29,14 @@ name = "accuracy"
 # pattern = 'accuracy: {NUMBER}'"""
 
 
-def study_text(name: str, found: Options, code: Code, links: Sequence[str], remarks: Sequence[str]) -> str:
+def study_text(
+    name: str,
+    found: Options,
+    code: Code,
+    metrics: Sequence[Printed],
+    links: Sequence[str],
+    remarks: Sequence[str],
+) -> str:
     lines = [
         f'name = "{name}"',
         f'title = "Ablation of {name}"',
@@ -43,9 +50,7 @@ def study_text(name: str, found: Options, code: Code, links: Sequence[str], rema
     lines.append("seeds = 2" if seeded else repeats)
     notes = [f"# {one_line(remark)}" for remark in remarks]
     settings = [option for option in found.options if is_setting(option)]
-    return "\n".join(
-        [*lines, "", "[base]", *notes, *_base(found), *_metrics(list(printed(code))), *_rows(settings), ""]
-    )
+    return "\n".join([*lines, "", "[base]", *notes, *_base(found), *_metrics(metrics), *_rows(settings), ""])
 
 
 def is_setting(option: Option) -> bool:
